@@ -1,0 +1,538 @@
+"""The slow path: everything a call has to be asked when it is not in the fast table.
+
+`Gate.fast` maps a tenant to its entry `(take, give, take_shared, give_shared, failed)`. It holds an entry only while
+a call of that tenant may pass without a question. Whatever is special is expressed by absence: an unknown or evicted
+tenant, an open or half-open circuit, somebody waiting, a limit lowered and not yet paid, shadow mode, a subscriber, a
+forked child. The look-up fails, or a pool is empty: both are a LookupError, and the call comes here. To make something
+special is one store, `fast = {}`; entries come back one by one.
+
+Rules: locks only by `with`, no loop directly in its block (see tickets/waiting.py); under the lock nothing but our own
+bookkeeping runs; no lock is held across a driver call, user code, an await or a subscriber. What is stored last is what
+makes a change true, so an exception between any two instructions leaves the state before or after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from math import inf
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from bulkhead import events, tenancy
+from bulkhead.circuit.epochs import Closed
+from bulkhead.circuit.machine import Circuit
+from bulkhead.counting import GIL, Tally
+from bulkhead.entries import GHOST_PERMIT, Due, Off, all_closed, build, doors, ignore, nothing
+from bulkhead.outcomes import DIRECT, Site
+from bulkhead.probes import Probe, Watched
+from bulkhead.refusals import UNKNOWN, Refusals
+from bulkhead.tickets.pool import AT_ONCE_PER_TENANT, Pool, Ticket
+from bulkhead.tickets.tenants import TenantPools
+from bulkhead.tickets.waiting import Queue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bulkhead.circuit.epochs import Epoch
+    from bulkhead.entries import Entry, Permit
+    from bulkhead.errors import Rejected
+    from bulkhead.option_set import Options
+    from bulkhead.probes import Pairs
+
+current_tenant = tenancy.current.get
+
+ENFORCE, SHADOW, OFF = "enforce", "shadow", "off"
+AGAIN = -1.0  # a circuit changed while it was asked
+Answer = Any  # a permit; the limit that is reached, or UNKNOWN; seconds until the next probe
+CANCEL_AFTER = 5.0  # seconds, where neither an option nor the driver says more
+
+
+class Gate(Refusals):
+    """Tickets and circuit of one identifier, and the fast table in front of both.
+
+    Invariant: a ticket that is out belongs to exactly one call; a cap is never exceeded, not even for an instant.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "aside",
+        "at_once",
+        "busy_at_once",
+        "connections",
+        "declared",
+        "fast",
+        "key",
+        "late",
+        "limits_time",
+        "mode",
+        "read_timeout",
+        "successor",
+        "touched",
+        "waited",
+    )
+
+    def __init__(
+        self,
+        identifier: str,
+        options: Options,
+        clock: Callable[[], float] = monotonic,
+        read_timeout: float | None = None,
+        declared: Options | None = None,
+    ) -> None:
+        self.declared = options if declared is None else declared
+        self.touched = False
+        # A Late stands for a resource that is not known yet. A slot: found faster than an attribute of the class.
+        self.late = False
+        self.identifier, self.options, self.clock, self.read_timeout = identifier, options, clock, read_timeout
+        self.mode: str = options.mode
+        self.successor: Callable[[], Gate] | None = None
+        self.successes: Tally | None = None
+        self.fast: dict[Any, Entry] = {}
+        self.aside: dict[Any, Entry] = {}
+        self.fresh()
+
+    def fresh(self) -> None:
+        """Begin with nothing held and a closed circuit. Also in a forked child, where nothing of the parent counts."""
+        self.lock = threading.RLock()
+        self.tenants = TenantPools(self.options.maximum_tenants)
+        self.connections = TenantPools(self.options.maximum_tenants)
+        self.shared: Pool | None = None
+        self.queue = Queue(self)
+        self.circuit = Circuit(self.options, self.clock(), self._switch)
+        self.due = inf
+        self.failures, self.ignored = Tally(), Tally()
+        self.forget_refusals()
+        self.waited = [0, 0.0]  # calls that waited for a ticket, seconds they waited
+        if self.successes is not None:
+            self.successes = Tally()
+        self.configure()
+
+    def configure(self) -> None:
+        """What follows from the options, at the start and whenever they change. Lock held, or nobody else knows us."""
+        o = self.options
+        self.limits_time = o.limits_time and self.mode == ENFORCE  # else nothing is ended
+        self.timed = o.call_timeout is not None and o.circuit_breaker
+        # Does a success say more than that tickets are back? Else an early verdict of success says nothing.
+        self.settles = self.timed or not o.error_threshold_timeout_enabled or o.error_tenants > 1
+        self.per_tenant = o.counts_tenants or (o.tenant_circuit and o.circuit_breaker) or tenancy.policy() == "reject"
+        limit = inf if o.tickets is None and self.timed else o.tickets  # call_timeout needs tickets to write times on
+        if limit is None:
+            self.shared = None
+        elif self.shared is None:
+            self.shared = Pool(None, limit)
+        else:
+            self.shared.limit = limit
+        if o.cancel_counts_after != "auto":
+            self.cancel_after = o.cancel_counts_after
+        elif o.call_timeout is not None:
+            self.cancel_after = o.call_timeout
+        else:
+            self.cancel_after = CANCEL_AFTER if self.read_timeout is None else self.read_timeout / 2
+        self.key: Callable[[], str | None] = tenancy.current.get if self.per_tenant else nothing
+        # Refusals that nobody else has to hear of; of "no ticket", those that depend on nothing else either.
+        self.at_once = self.mode == ENFORCE and self.successor is None and not events.anybody()
+        special = self.timed or o.timeout or o.circuit_counts_busy or o.tenant_circuit
+        self.busy_at_once = self.at_once and not special
+        self.due = -inf if self.timed else inf  # call_timeout may be shorter now: look at the next call
+        self.special()
+
+    # ---- what adapters call
+
+    def begin(self, site: Site) -> Permit:
+        """Take a permit: `(ticket, give, shared, give_shared, failed)`. Raises the site's rejection."""
+        ticket = None
+        try:
+            take, give, take_shared, give_shared, failed = self.fast[self.key()]
+            ticket = take()
+            return ticket, give, take_shared(), give_shared, failed
+        except LookupError:
+            return self.enter(site, ticket)
+
+    async def abegin(self, site: Site) -> Permit:
+        """The same where waiting for a ticket must not block the event loop."""
+        ticket = None
+        try:
+            take, give, take_shared, give_shared, failed = self.fast[self.key()]
+            ticket = take()
+            return ticket, give, take_shared(), give_shared, failed
+        except LookupError:
+            return await self.aenter(site, ticket)
+
+    def enter(self, site: Site, ticket: Any = None) -> Permit:
+        """The slow path of a plain call. `ticket`: the tenant's, taken already, while the resource's pool was empty."""
+        if ticket is not None:
+            self._put_back(tenancy.current.get(), ticket)
+        epoch = self.circuit.epoch
+        # The refusal that has to be cheapest. Raised here: each frame that an exception leaves costs a lot.
+        if (
+            (cause := epoch.plain) is not None and self.at_once and (left := epoch.until - self.clock()) > 0  # type: ignore[operator]  # it is open
+        ):
+            tally = self.refused_open
+            if GIL:
+                number = tally.value = tally.value + 1
+            else:
+                number = tally.add()
+            if not number & (number - 1):
+                self._log_refusal("open", number)
+            raise site.open_error(self.identifier, current_tenant(), left) from cause()
+        if self.busy_at_once and (refusal := self._busy_at_once(site)):
+            raise refusal.pop()
+        if (successor := self.successor) is not None:  # read once, here and below: it may be unset at any moment
+            return successor().enter(site)
+        answer = self._decide(site)
+        if answer.__class__ is tuple:
+            return answer
+        tenant = tenancy.current.get()
+        if answer.__class__ is str and (seconds := self._patience(tenant, answer)) is not None:
+            began = monotonic()
+            answer = self._granted(tenant, began, self.queue.wait(tenant, site, seconds))
+            if answer.__class__ is tuple:
+                return answer
+        raise self._refusal(tenant, site, answer)
+
+    async def aenter(self, site: Site, ticket: Any = None) -> Permit:
+        """The slow path of a coroutine."""
+        if not self.options.timeout and not self.queue.lines and self.successor is None:
+            return self.enter(site, ticket)  # nobody waits here
+        if ticket is not None:
+            self._put_back(tenancy.current.get(), ticket)
+        if (successor := self.successor) is not None:
+            return await successor().aenter(site)
+        answer = self._decide(site)
+        if answer.__class__ is tuple:
+            return answer
+        tenant = tenancy.current.get()
+        if answer.__class__ is str and (seconds := self._patience(tenant, answer, in_loop=True)) is not None:
+            began = monotonic()
+            if seconds:
+                said = await self.queue.wait_async(tenant, site, seconds)
+            else:
+                said = self.queue.wait(tenant, site, seconds)
+            answer = self._granted(tenant, began, said)
+            if answer.__class__ is tuple:
+                return answer
+        raise self._refusal(tenant, site, answer)
+
+    # ---- decisions
+
+    def _decide(self, site: Site) -> Answer:
+        """A permit, or what stands against it. Never waits."""
+        tenant = tenancy.current.get()
+        self.touched = True
+        if self.timed and self.clock() >= self.due:
+            self._find_overdue()
+        if self.mode != ENFORCE:
+            return self._unenforced(tenant, site)
+        epoch = self.circuit.epoch
+        if epoch.until is not None and (left := epoch.until - self.clock()) > 0:
+            self.circuit.asked_while_open(tenant)
+            return left
+        if tenant is None and tenancy.policy() == "reject":
+            return UNKNOWN
+        if self.queue.lines:
+            return self._full(tenant) or "resource"  # who asks now must not overtake
+        return self.attempt(tenant, site)
+
+    def attempt(self, tenant: str | None, site: Site) -> Answer:
+        """A permit, the limit that is reached, or seconds until the next probe."""
+        while True:
+            if self.aside and not site.connects and (known := self._by_known_entry(tenant, site)) is not None:
+                return known
+            if (left := self._ask(tenant)) is not None:
+                return left
+            if (full := self._full(tenant)) is not None:
+                return full
+            found = self._find(tenant, plain=not site.connects)
+            if found is None:
+                continue
+            if found.__class__ is str:
+                return found
+            raw, entry, pairs, pool = found
+            ticket = None
+            try:
+                ticket = entry[0]()
+                shared = entry[2]()
+            except IndexError:
+                if ticket.__class__ is Ticket:
+                    pool.append(ticket)
+                elif pool is not None and pool.full():
+                    return "tenant"
+                if (whole := self.shared) is not None and whole.full():
+                    return "resource"
+                continue  # one came back, or may be made: look again
+            except Due:
+                if ticket.__class__ is Ticket:
+                    pool.append(ticket)
+                self._find_overdue()
+                continue
+            permit: Permit = (ticket, entry[1], shared, entry[3], entry[4])
+            if raw:
+                probe = Probe(self, permit, pairs, site, tenant)
+                if (left := self._probe(probe)) is not None:
+                    permit[3](shared)
+                    permit[1](ticket)
+                    if left is AGAIN:
+                        continue
+                    return left
+                permit = probe.permit()
+            if events.endings_wanted():
+                permit = Watched(self, permit, site, tenant).permit()
+            return permit
+
+    def _by_known_entry(self, tenant: str | None, site: Site) -> Permit | None:
+        """A permit by an entry that would be in the fast table, were it not for the mode or a subscriber."""
+        entry = self.aside.get(tenant if self.per_tenant else "")
+        if entry is None:
+            return None
+        ticket = None
+        try:
+            ticket = entry[0]()
+            permit: Permit = (ticket, entry[1], entry[2](), entry[3], entry[4])
+        except LookupError:
+            self._put_back(tenant, ticket)
+            return None
+        return Watched(self, permit, site, tenant).permit() if events.endings_wanted() else permit
+
+    def _full(self, tenant: str | None) -> str | None:
+        """The limit of which is known, without a lock, that it is reached. A new tenant's pool is looked for first."""
+        if self.per_tenant and (tenant is not None or tenancy.policy() == "share"):
+            pool = self.tenants.table.get(tenant)
+            if pool is None:
+                return None
+            if pool.full():
+                return "tenant"
+        return "resource" if (whole := self.shared) is not None and whole.full() else None
+
+    def _ask(self, tenant: str | None) -> float | None:
+        """Ask the shared circuit, then the tenant's own."""
+        if self.circuit.epoch.state != "closed" and (left := self._ask_one(self.circuit, tenant)) is not None:
+            return left
+        if not (self.per_tenant and self.options.tenant_circuit):
+            return None
+        pool = self.tenants.table.get(tenant)
+        own = None if pool is None else pool.circuit
+        return None if own is None or own.epoch.state == "closed" else self._ask_one(own, tenant)
+
+    def _ask_one(self, circuit: Circuit, tenant: str | None) -> float | None:
+        now = self.clock()
+        with self.lock:
+            left, changes = circuit.ask(now)
+            circuit.asked_while_open(tenant)
+        self.announce(circuit, changes, DIRECT)
+        return left
+
+    def _probe(self, probe: Probe) -> float | None:
+        """A place in each half-open circuit for this probe, or the seconds until there may be one, or AGAIN."""
+        now = self.clock()
+        with self.lock:
+            return self._places(probe, now)
+
+    @staticmethod
+    def _places(probe: Probe, now: float) -> float | None:
+        """As `_probe`. Lock held."""
+        for circuit, epoch in probe.pairs:
+            if isinstance(epoch, Closed):
+                continue
+            # Another epoch has begun since the circuits were asked: ask them again.
+            left = AGAIN if circuit.epoch is not epoch else circuit.probe(probe, now, probe.tenant)
+            if left is not None:
+                for other, begun in probe.pairs:
+                    other.give_place_back(begun, probe)
+                return left
+        return None
+
+    def _find(self, tenant: str | None, *, plain: bool) -> Any:
+        """`(raw, entry, pairs, pool)`, with a free ticket in each pool if the limits allow; the limit reached; or None.
+
+        raw: a call that reports by itself, a probe or a connect.
+        """
+        per_tenant = self.per_tenant and (tenant is not None or tenancy.policy() == "share")
+        options, limit, new = self.options, inf, per_tenant and tenant not in self.tenants.table
+        if new:
+            limit = self._limit_of(tenant)  # may call the user's function: before the lock
+            if limit <= 0:
+                return "tenant"
+        with self.lock:
+            pool, known = None, True
+            fast = self.fast if self.mode == ENFORCE and not events.endings_wanted() else self.aside
+            if self.options is not options or (per_tenant and not new and tenant not in self.tenants.table):
+                return None  # the options changed meanwhile, or the tenant's pool went: its limit has to be asked for
+            if per_tenant:
+                pool, known = self.tenants.obtain(
+                    tenant,
+                    lambda whose: Pool(
+                        whose, limit if whose == tenant else self._limit_of(None), self._circuit_of(whose)
+                    ),
+                    fast,
+                    self._idle,
+                )
+                pool.fill(AT_ONCE_PER_TENANT if known else 1)  # a scan of made-up ids gets no stock
+                if pool.owing:  # what comes back from now on is not to be taken
+                    return "tenant"
+            shared = self.shared
+            if shared is not None and (not shared or shared.lost or shared.owing):
+                shared.fill()
+                if shared.owing:
+                    return "resource"
+            pairs = self._pairs(pool)
+            if pool is not None and pool is self.tenants.overflow:
+                return self._of_shared_pool(pool, tenant, limit, pairs, plain=plain)
+            if not plain or not all_closed(pairs):
+                return True, (*doors(self, pool), *doors(self, self.shared), ignore), pairs, pool
+            key = tenant if self.per_tenant else ""
+            entry = fast.get(key)
+            if entry is not None and pool is not None and getattr(entry[0], "__self__", pool) is not pool:
+                entry = None  # of a pool that went while it was put there, by a nested call (of a signal handler)
+            if entry is None:
+                entry = build(self, tenant, pool, pairs, known=known)
+                if (
+                    known
+                    and self.successor is None
+                    and not self.queue.lines
+                    and not (tenant is None and tenancy.policy() == "reject")
+                ):
+                    # In the table from the beginning of this block: one that a nested call started meanwhile knows
+                    # more than we do.
+                    fast[key] = entry
+                    if any(circuit.epoch is not epoch for circuit, epoch in pairs):
+                        fast.pop(key, None)
+            return False, entry, pairs, pool
+
+    def _of_shared_pool(self, pool: Pool, tenant: str | None, limit: float, pairs: Pairs, *, plain: bool) -> Any:
+        """As `_find`, for a tenant without an entry of its own. Lock held.
+
+        The ticket is taken here: a moment later this tenant might have a pool of its own, and its limit twice.
+        """
+        try:
+            ticket = self.tenants.take(pool, tenant, limit)
+        except IndexError:
+            return "tenant"
+        if plain and all(isinstance(epoch, Closed) for _, epoch in pairs):
+            return False, (lambda: ticket, *build(self, tenant, pool, pairs, known=False)[1:]), pairs, pool
+        return True, (lambda: ticket, doors(self, pool)[1], *doors(self, self.shared), ignore), pairs, pool
+
+    def _circuit_of(self, tenant: str | None) -> Circuit | None:
+        o = self.options
+        if tenant is None or not (o.tenant_circuit and o.circuit_breaker):
+            return None
+        return Circuit(o, self.clock(), self._switch, tenant)
+
+    def _limit_of(self, tenant: str | None) -> float:
+        limit = self.options.tenant_limit(tenant)
+        return inf if limit is None else limit
+
+    def _idle(self, pool: Pool) -> bool:
+        if pool.tenant in self.queue.lines:
+            return False
+        return pool.circuit is None or not pool.circuit.says_something(self.clock())
+
+    def _switch(self, circuit: Circuit, epoch: Epoch) -> None:
+        """Make an epoch current: first no new call may get an entry of the old one. Lock held.
+
+        Once more afterwards: the call of a signal handler in between may have brought an entry back.
+        """
+        self._withdraw(circuit.tenant)
+        circuit.epoch = epoch
+        self._withdraw(circuit.tenant)
+
+    def _withdraw(self, tenant: str | None) -> None:
+        if tenant is None:
+            self.special()
+        else:
+            self.fast.pop(tenant, None)
+            self.aside.pop(tenant, None)
+
+    def special(self) -> None:
+        """Let no call pass without a question."""
+        self.aside = {}
+        self.fast = Off() if self.mode == OFF and self.successor is None else {}
+
+    def _put_back(self, tenant: str | None, ticket: Any) -> None:
+        """A tenant's ticket that was taken and not used."""
+        if ticket.__class__ is Ticket and (pool := self.tenants.of(tenant)) is not None:
+            pool.append(ticket)  # not `give`: serving waiters from here would never end; `_join` serves them
+
+    # ---- modes
+
+    def _unenforced(self, tenant: str | None, site: Site) -> Answer:
+        if self.mode == OFF:
+            return GHOST_PERMIT
+        answer = UNKNOWN if tenant is None and tenancy.policy() == "reject" else self.attempt(tenant, site)
+        if answer.__class__ is tuple:
+            return answer
+        self.would_reject(tenant, site, answer)
+        return GHOST_PERMIT
+
+    # ---- the refusal that has to be cheap
+
+    def _busy_at_once(self, site: Site) -> list[Rejected] | None:
+        """The refusal "no ticket" where nothing special is to be asked. None: ask `_decide`, which knows everything.
+
+        In a list, which the caller empties as it raises: an error that a local name keeps is a cycle with the frame
+        that its traceback holds, garbage at each refusal.
+        """
+        tenant = tenancy.current.get()
+        if self.per_tenant:
+            if tenant is None or (pool := self.tenants.table.get(tenant)) is None:
+                return None
+            limit = "tenant" if pool.full() else "resource"
+        else:
+            limit = "resource"
+        if limit == "resource" and ((whole := self.shared) is None or not whole.full()):
+            return None
+        if self.circuit.epoch.state != "closed" or self.queue.lines:
+            return None
+        self.touched = True
+        number = self.refused[limit].add()
+        if not number & (number - 1):
+            self._log_refusal(limit, number)
+        error = site.errors.busy(self.identifier, tenant, limit)
+        error.__cause__ = None
+        return [error]
+
+    # ---- waiting
+
+    def _patience(self, tenant: str | None, answer: Any, *, in_loop: bool = False) -> float | None:
+        """Seconds that this call waits; 0.0: none, but it stands in line, where others do; None: it is refused."""
+        if answer == UNKNOWN or self.mode != ENFORCE:
+            return None
+        seconds = self.options.timeout
+        if seconds and not (self._can_wait(in_loop=in_loop) and self._room(tenant)):
+            seconds = 0.0
+        return seconds if seconds or self.queue.lines else None
+
+    @staticmethod
+    def _can_wait(*, in_loop: bool) -> bool:
+        """A plain call must not stop the running loop of its thread; a coroutine needs a loop of asyncio."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return not in_loop  # trio, or a coroutine driven by hand
+        return in_loop
+
+    def _room(self, tenant: str | None) -> bool:
+        """May one more wait? max_waiting for each pool: the tenant's if it has a limit, else the resource's."""
+        pool = self.tenants.of(tenant) if self.per_tenant else None
+        limit = pool.limit if pool is not None and pool.limit != inf else self.options.tickets
+        most = limit if self.options.max_waiting is None else self.options.max_waiting
+        return most is None or (self.queue.length(tenant) if self.per_tenant else len(self.queue)) < most
+
+    def _granted(self, tenant: str | None, began: float, said: Any) -> Answer:
+        """What waiting led to."""
+        waited = monotonic() - began
+        with self.lock:
+            self.waited[0] += 1
+            self.waited[1] += waited
+        if said is None:
+            return self._full(tenant) or "resource"
+        if said.__class__ is tuple and said[0].__class__ is Watched:
+            said[0].waited = waited
+        return said
+
+    def pass_on(self, permit: Permit) -> None:
+        """Give a permit back that nobody used: no outcome."""
+        if permit[0].__class__ is Watched:  # no call that ended: nobody shall hear of it
+            permit = permit[0].inner
+        ticket, _, shared, _, failed = permit
+        failed(ticket, shared, GeneratorExit(), DIRECT, None)

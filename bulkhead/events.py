@@ -1,0 +1,257 @@
+"""What happened, as tuples, to whoever subscribed.
+
+Without a subscriber nothing is built and the hot path is not even looked at. Events are delivered after the fact, in
+the thread that caused them, outside every lock; a subscriber that raises is logged and the call goes on; it may call
+the resource again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from bulkhead.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from bulkhead.errors import Rejected
+
+__all__ = [
+    "Busy",
+    "Bypassed",
+    "CircuitOpen",
+    "Event",
+    "Failure",
+    "Ignored",
+    "LruGc",
+    "StateChange",
+    "Subscription",
+    "Success",
+    "WouldReject",
+]
+
+log = logging.getLogger("bulkhead")
+
+
+class Success(NamedTuple):
+    """A call ended and the resource answered. `wait`: seconds waited for tickets; `duration`: seconds after that."""
+
+    identifier: str
+    tenant: str | None
+    driver: str
+    scope: str
+    wait: float
+    duration: float
+
+
+class Failure(NamedTuple):
+    """A call ended and counted as a failure. `error` is the driver's."""
+
+    identifier: str
+    tenant: str | None
+    driver: str
+    scope: str
+    wait: float
+    duration: float
+    error: BaseException
+
+
+class Ignored(NamedTuple):
+    """A call ended without saying anything about the resource."""
+
+    identifier: str
+    tenant: str | None
+    driver: str
+    scope: str
+    wait: float
+    duration: float
+    error: BaseException | None
+
+
+class Busy(NamedTuple):
+    """A call was refused: no ticket. `limit` as in ResourceBusyError."""
+
+    identifier: str
+    tenant: str | None
+    driver: str
+    scope: str
+    limit: str
+
+
+class CircuitOpen(NamedTuple):
+    """A call was refused: the circuit is open, or half-open without a free probe. `retry_after` in seconds."""
+
+    identifier: str
+    tenant: str | None
+    driver: str
+    scope: str
+    retry_after: float | None
+
+
+class WouldReject(NamedTuple):
+    """Mode "shadow": the call ran, though "enforce" would have refused it with `error`."""
+
+    identifier: str
+    tenant: str | None
+    driver: str
+    scope: str
+    error: Rejected
+
+
+class StateChange(NamedTuple):
+    """A circuit changed. `tenant` is set for a tenant's own circuit; driver and scope name the call that caused it."""
+
+    identifier: str
+    tenant: str | None
+    driver: str
+    scope: str
+    old: str
+    new: str
+    reason: str
+
+
+class Bypassed(NamedTuple):
+    """Somebody entered `bypass(identifier)`."""
+
+    identifier: str
+    tenant: str | None
+    driver: str
+    scope: str
+
+
+class LruGc(NamedTuple):
+    """The registry looked for idle resources. `elapsed` in seconds."""
+
+    identifier: str | None
+    tenant: str | None
+    driver: str
+    scope: str
+    size: int
+    examined: int
+    cleared: int
+    elapsed: float
+
+
+Event = Success | Failure | Ignored | Busy | CircuitOpen | WouldReject | StateChange | Bypassed | LruGc
+KINDS: tuple[type[Event], ...] = (
+    Success,
+    Failure,
+    Ignored,
+    Busy,
+    CircuitOpen,
+    WouldReject,
+    StateChange,
+    Bypassed,
+    LruGc,
+)
+ENDINGS = frozenset({Success, Failure, Ignored})
+
+
+class Subscription:
+    """The handle of a subscription: `cancel()` it, or use it in `with`. Cancelling twice is harmless."""
+
+    __slots__ = ("_function", "_kinds")
+
+    def __init__(self, function: Callable[[Event], object], kinds: frozenset[type[Event]]) -> None:
+        self._function, self._kinds = function, kinds
+
+    def cancel(self) -> None:
+        """Deliver nothing more."""
+        with _lock:
+            kept = tuple(one for one in _state.subscriptions if one is not self)
+            _state.replace(kept)
+        _state.changed()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.cancel()
+
+    def deliver(self, event: Event) -> None:
+        """Call the subscriber if it asked for this kind."""
+        if type(event) not in self._kinds:
+            return
+        try:
+            self._function(event)
+        except Exception:
+            log.exception("[BULKHEAD] a subscriber of %s raised", type(event).__name__)
+
+    def wants(self, kinds: frozenset[type[Event]]) -> bool:
+        """Did it ask for any of these?"""
+        return not self._kinds.isdisjoint(kinds)
+
+    def __repr__(self) -> str:
+        names = ", ".join(sorted(kind.__name__ for kind in self._kinds))
+        return f"<Subscription of {self._function!r} to {names}>"
+
+
+class _State:
+    """All subscriptions, replaced as a whole; `endings`: does anybody want to know how calls end?"""
+
+    def __init__(self) -> None:
+        self.subscriptions: tuple[Subscription, ...] = ()
+        self.endings = False
+        self.listeners: list[Callable[[], object]] = []
+
+    def replace(self, subscriptions: tuple[Subscription, ...]) -> None:
+        self.endings = any(one.wants(ENDINGS) for one in subscriptions)
+        self.subscriptions = subscriptions
+
+    def changed(self) -> None:
+        for listener in self.listeners:
+            listener()
+
+
+_state = _State()
+_lock = threading.Lock()
+
+
+def subscribe(function: Callable[[Event], object], *kinds: type[Event]) -> Subscription:
+    """Call `function(event)` for each event of these kinds (none named: all kinds).
+
+    Raises ConfigurationError for something that is no event class or cannot be called.
+    """
+    if not callable(function):
+        raise ConfigurationError(f"subscribe() takes a function first, not {function!r}")
+    unknown = [kind for kind in kinds if kind not in KINDS]
+    if unknown:
+        known = ", ".join(kind.__name__ for kind in KINDS)
+        raise ConfigurationError(f"{unknown[0]!r} is no event class of bulkhead.events; there are: {known}")
+    subscription = Subscription(function, frozenset(kinds or KINDS))
+    with _lock:
+        _state.replace((*_state.subscriptions, subscription))
+    _state.changed()
+    return subscription
+
+
+def on_change(listener: Callable[[], object]) -> None:
+    """Call `listener()` whenever the set of subscriptions changed (the registry opens new fast tables then)."""
+    _state.listeners.append(listener)
+
+
+def anybody() -> bool:
+    """Is there any subscriber?"""
+    return bool(_state.subscriptions)
+
+
+def endings_wanted() -> bool:
+    """Does anybody want to know how calls end? Then calls take the slow path."""
+    return _state.endings
+
+
+def tell(event: Event) -> None:
+    """Deliver an event to all who asked for its kind."""
+    for subscription in _state.subscriptions:
+        subscription.deliver(event)
+
+
+def fresh_in_child() -> None:
+    """A forked child: subscribers stay, the lock does not."""
+    global _lock  # noqa: PLW0603  the one place that may replace it
+    _lock = threading.Lock()

@@ -1,0 +1,97 @@
+"""Refusals: the rejection that a caller gets, counted, logged and announced."""
+
+from __future__ import annotations
+
+import logging
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from bulkhead import events
+from bulkhead.accounting import Account
+from bulkhead.circuit.epochs import Closed
+from bulkhead.counting import Tallies, Tally
+from bulkhead.outcomes import FAILURE, Site
+
+if TYPE_CHECKING:
+    from bulkhead.errors import Rejected
+    from bulkhead.tickets.tenants import TenantPools
+
+log = logging.getLogger("bulkhead")
+
+UNKNOWN = "unknown_tenant"
+
+
+class Refusals(Account):
+    """The other half of the books: calls that were not let through. None of them is an outcome of the resource."""
+
+    __slots__ = ("refused", "refused_open", "tenants")
+
+    refused: Tallies  # by reason
+    refused_open: Tally
+    tenants: TenantPools
+
+    def forget_refusals(self) -> None:
+        """Count refusals from zero."""
+        self.refused_open = Tally()
+        self.refused = Tallies({"open": self.refused_open})  # by reason
+
+    def would_reject(self, tenant: str | None, site: Site, answer: Any) -> None:
+        """Announce what mode "enforce" would have refused."""
+        reason = "shadow_" + (answer if answer.__class__ is str else "open")
+        self._log_refusal(reason, self.refused[reason].add())
+        if events.anybody():
+            error = self._rejection(tenant, site, answer)
+            events.tell(events.WouldReject(self.identifier, tenant, site.driver, site.scope, error))
+
+    def _refusal(self, tenant: str | None, site: Site, answer: Any) -> Rejected:
+        """The error for a refusal, announced.
+
+        The caller raises it at once: few frames are unwound, and no local name keeps it, which would be a cycle with
+        the frame that its traceback holds.
+        """
+        reason = answer if answer.__class__ is str else "open"
+        number = self.refused[reason].add()
+        if not number & (number - 1):
+            self._log_refusal(reason, number)
+        if self.options.circuit_counts_busy and answer.__class__ is str and answer != UNKNOWN:
+            busy = site.errors.busy(self.identifier, tenant, answer)
+            self.report_to(self._pairs(self.tenants.of(tenant)), None, FAILURE, busy, site, tenant)
+        if events.anybody():
+            if not isinstance(answer, str):
+                after: float | None = None if answer == inf else answer
+                events.tell(events.CircuitOpen(self.identifier, tenant, site.driver, site.scope, after))
+            else:
+                events.tell(events.Busy(self.identifier, tenant, site.driver, site.scope, answer))
+        return self._rejection(tenant, site, answer)
+
+    def _rejection(self, tenant: str | None, site: Site, answer: Any) -> Rejected:
+        error: Rejected
+        if not isinstance(answer, str):
+            after: float | None = None if answer == inf else answer
+            error = site.errors.open(self.identifier, tenant, after)
+            error.__cause__ = self._why(tenant)
+        elif answer == UNKNOWN:
+            error = site.errors.unknown_tenant(self.identifier, None)
+            error.__cause__ = None
+        else:
+            error = site.errors.busy(self.identifier, tenant, answer)
+            error.__cause__ = None
+        return error
+
+    def _why(self, tenant: str | None) -> BaseException | None:
+        epoch = self.circuit.epoch
+        if isinstance(epoch, Closed) and (pool := self.tenants.table.get(tenant)) is not None and (own := pool.circuit):
+            epoch = own.epoch
+        cause = None if isinstance(epoch, Closed) else epoch.cause
+        return None if cause is None else cause.fresh()
+
+    def _log_refusal(self, reason: str, number: int) -> None:
+        if number & (number - 1):
+            return  # only the 1st, 2nd, 4th, 8th …: rate-limited without reading a clock
+        log.warning(
+            "[BULKHEAD] rejected identifier=%s reason=%s count=%d",
+            self.identifier,
+            reason,
+            number,
+            extra={"identifier": self.identifier, "reason": reason, "count": number},
+        )

@@ -1,0 +1,399 @@
+"""Guarded functions: every kind, with its own signature, guarded while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import gc
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from stories import Boom, at_rest, circuit, full, hold, resource, work_for
+
+from bulkhead import CircuitOpenError, ConfigurationError, ResourceBusyError
+from bulkhead.adapter import guard
+from bulkhead.outcomes import DIRECT
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Generator, Iterator
+
+pytestmark = pytest.mark.anyio
+
+
+def test_a_wrapper_has_the_function_s_own_signature() -> None:
+    one = resource()
+
+    @one
+    def call(a: int, /, b: int = 2, *c: int, d: int, e: int = 5, **g: int) -> tuple[Any, ...]:
+        """Its text."""
+        return a, b, c, d, e, g
+
+    assert str(inspect.signature(call)).startswith("(a: 'int', /, b: 'int' = 2, *c: 'int', d: 'int', e: 'int' = 5")
+    assert call.__doc__ == "Its text."
+    assert call(1, d=4) == (1, 2, (), 4, 5, {})
+    assert call(1, 9, 8, d=4, e=6, z=7) == (1, 9, (8,), 4, 6, {"z": 7})
+    with pytest.raises(TypeError):
+        call(1)  # type: ignore[call-arg]
+    at_rest(one)
+
+
+def test_parameters_may_have_the_names_that_the_wrapper_uses() -> None:
+    one = resource(tickets=1)
+
+    @one
+    def call(ticket: int, shared: int = 2, *, result: int = 3, resource: int = 4) -> tuple[int, ...]:
+        return ticket, shared, result, resource
+
+    assert call(1, result=5) == (1, 2, 5, 4)
+    at_rest(one)
+
+
+def test_a_function_of_which_nothing_is_known_is_guarded_too() -> None:
+    one = resource(tickets=1)
+    assert one(max)(1, 2) == 2
+    assert one(functools.partial(int, base=2))("101") == 5
+    at_rest(one)
+
+
+def test_methods_are_guarded_below_staticmethod_and_classmethod() -> None:
+    one = resource(tickets=1)
+
+    class Client:
+        @one
+        def plain(self, x: int) -> int:
+            return x + one.in_use
+
+        @staticmethod
+        @one
+        def static(x: int) -> int:
+            return x + one.in_use
+
+        @classmethod
+        @one
+        def of_class(cls, x: int) -> int:
+            return x + one.in_use
+
+    assert (Client().plain(1), Client.static(1), Client.of_class(1)) == (2, 2, 2)
+    wrongs: list[Any] = [staticmethod(len), classmethod(lambda cls: cls), Client, 3]
+    for wrong in wrongs:
+        with pytest.raises(ConfigurationError, match="guards functions"):
+            one(wrong)
+
+
+async def test_coroutine_functions_are_guarded_while_they_run() -> None:
+    """Known fault 41: also through partial and callable objects."""
+    one = resource(**circuit(100), tickets=1)
+
+    async def call(x: int = 1) -> int:
+        assert one.in_use == 1
+        if x < 0:
+            raise Boom
+        return x
+
+    class Callable:
+        async def __call__(self, x: int = 1) -> int:
+            return await call(x)
+
+    for function in (call, functools.partial(call), Callable(), functools.partial(Callable())):
+        guarded = one(function)
+        made = guarded(1)
+        assert one.in_use == 0, "made, not run"
+        assert await made == 1
+        with pytest.raises(Boom):
+            await guarded(-1)
+    assert one.failures.value == 4
+    assert inspect.iscoroutinefunction(one(call))
+    at_rest(one)
+
+
+async def test_five_failures_of_a_coroutine_open() -> None:
+    """Known fault 41, exactly."""
+    one = resource(**circuit(5))
+
+    @one
+    async def call() -> None:
+        raise Boom
+
+    for _ in range(5):
+        with pytest.raises(Boom):
+            await call()
+    with pytest.raises(CircuitOpenError):
+        await call()
+
+
+async def test_a_plain_function_that_returns_an_awaitable_is_an_error_that_says_what_to_use() -> None:
+    """Known fault 41: a lambda, a hidden coroutine function, a future, an object with __await__."""
+    one = resource(**circuit(1), tickets=1)
+
+    async def call() -> int:
+        return 1
+
+    @functools.wraps(call)
+    def hidden() -> Awaitable[int]:
+        return call()
+
+    class Promise:
+        def __await__(self) -> Iterator[Any]:
+            return iter(())
+
+    def promise() -> Promise:
+        return Promise()
+
+    def plain() -> Awaitable[int]:
+        return call()
+
+    for function in (plain, hidden, asyncio.get_running_loop().create_future, asyncio.gather, promise):
+        with pytest.raises(ConfigurationError, match="async def"):
+            one(function)()
+    assert one.state == "closed", "a wrong set-up is no failure of the resource"
+    at_rest(one)
+
+
+def test_a_generator_is_guarded_while_it_runs() -> None:
+    """Known fault 42."""
+    one = resource(**circuit(1), tickets=1)
+
+    @one
+    def numbers(n: int) -> Generator[Any, Any, str]:
+        for number in range(n):
+            try:
+                yield number
+            except KeyError:
+                yield "caught"
+        return "end"
+
+    running = numbers(3)
+    assert one.in_use == 0, "made, not run"
+    assert next(running) == 0
+    assert one.in_use == 1
+    with pytest.raises(ResourceBusyError):
+        next(numbers(1))
+    assert running.throw(KeyError()) == "caught"
+    running.close()
+    at_rest(one)
+    assert one.state == "closed"
+    abandoned = numbers(3)
+    next(abandoned)
+    del abandoned
+    at_rest(one)
+
+    def outer() -> Generator[Any, Any, None]:
+        assert (yield from numbers(2)) == "end"
+
+    assert list(outer()) == [0, 1]
+    at_rest(one)
+
+
+def test_send_and_throw_reach_the_generator() -> None:
+    one = resource(tickets=1)
+    seen: list[object] = []
+
+    @one
+    def echo() -> Generator[int, object, None]:
+        for number in range(3):
+            try:
+                seen.append((yield number))
+            except Boom as error:
+                seen.append(error)
+
+    running = echo()
+    assert next(running) == 0
+    assert running.send("a") == 1
+    error = Boom()
+    assert running.throw(error) == 2
+    with pytest.raises(StopIteration):
+        next(running)
+    assert seen == ["a", error, None]
+    at_rest(one)
+
+
+def test_an_error_in_the_body_of_a_generator_counts() -> None:
+    """Known fault 42, exactly: at the second item."""
+    one = resource(**circuit(1), tickets=1)
+
+    @one
+    def broken() -> Iterator[int]:
+        yield 1
+        raise Boom
+
+    with pytest.raises(Boom):
+        list(broken())
+    assert one.state == "open"
+    at_rest(one)
+
+
+async def test_an_async_generator_is_guarded_while_it_runs() -> None:
+    """Known fault 44: left early, closed, collected: the ticket is back and there is no verdict."""
+    one = resource(**circuit(1), tickets=1)
+
+    @one
+    async def numbers(n: int = 3) -> AsyncIterator[Any]:
+        for number in range(n):
+            try:
+                yield number
+            except KeyError:
+                yield "caught"
+
+    running: Any = numbers()
+    assert one.in_use == 0
+    assert await running.__anext__() == 0
+    assert one.in_use == 1
+    assert await running.athrow(KeyError()) == "caught"
+    await running.aclose()
+    at_rest(one)
+    async for _ in numbers():
+        break
+    gc.collect()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    at_rest(one)
+    assert [number async for number in numbers()] == [0, 1, 2]
+    assert one.state == "closed"
+    at_rest(one)
+
+
+async def test_an_error_in_the_body_of_an_async_generator_counts() -> None:
+    one = resource(**circuit(1), tickets=1)
+
+    @one
+    async def broken() -> AsyncIterator[int]:
+        yield 1
+        raise Boom
+
+    with pytest.raises(Boom):
+        async for _ in broken():
+            pass
+    assert one.state == "open"
+    at_rest(one)
+
+
+async def test_an_async_generator_cancelled_between_items_gives_its_ticket_back() -> None:
+    one = resource(**circuit(1), tickets=1)
+
+    @one
+    async def slow() -> AsyncIterator[int]:
+        yield 1
+        await asyncio.sleep(60)
+        yield 2
+
+    async def consume() -> None:
+        async for _ in slow():
+            pass
+
+    task = asyncio.create_task(consume())
+    await asyncio.sleep(0.01)
+    assert one.in_use == 1
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    at_rest(one)
+    assert one.state == "closed"
+
+
+def test_errors_thrown_into_a_generator_leave_no_garbage() -> None:
+    one = resource(tickets=1)
+
+    @one
+    def swallow() -> Generator[int, None, None]:
+        while True:
+            try:
+                yield 1
+            except Boom:
+                pass
+
+    def drive() -> None:
+        running = swallow()
+        next(running)
+        for _ in range(3):
+            running.throw(Boom())
+        running.close()
+
+    drive()
+    gc.collect()
+    gc.disable()
+    try:
+        drive()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+    at_rest(one)
+
+
+def test_the_tenant_is_that_of_the_moment_of_the_call() -> None:
+    one = resource(tenant_tickets=1)
+
+    @one
+    def call() -> None:
+        assert [use.tenant for use in one.top_tenants()] == ["acme"]
+
+    with work_for("acme"):
+        call()
+
+
+def test_guard_takes_the_resource_from_its_holder() -> None:
+    class Client:
+        bulkhead: Any = None
+
+        def ask(self, question: str, *, times: int = 1) -> str:
+            return question * times
+
+    guarded = guard(Client.ask, DIRECT)
+    client = Client()
+    assert guarded(client, "a", times=2) == "aa"
+    one = client.bulkhead = resource(tickets=1)
+    held = hold(one)
+    with pytest.raises(ResourceBusyError):
+        guarded(client, "a")
+    held.end()
+    assert guarded(client, "a", times=3) == "aaa"
+    at_rest(one)
+
+
+def test_guard_says_what_it_cannot_wrap() -> None:
+    def no_self(x: int) -> int:
+        return x
+
+    def own_names(self: object, ticket: int) -> int:
+        return ticket
+
+    with pytest.raises(ConfigurationError, match="no parameter 'self'"):
+        guard(no_self, DIRECT)
+    with pytest.raises(ConfigurationError, match="ticket"):
+        guard(own_names, DIRECT)
+
+
+def test_permit_guards_a_block() -> None:
+    """BH-15, RG-01, UP-08."""
+    one = resource(**circuit(1), tickets=1)
+    with one.permit():
+        assert full(one) == "resource"
+    with pytest.raises(Boom), one.permit():
+        raise Boom
+    assert one.state == "open"
+    with pytest.raises(CircuitOpenError), one.permit():
+        pytest.fail("entered")
+    at_rest(one)
+
+
+async def test_permit_guards_an_async_block() -> None:
+    one = resource(**circuit(1), tickets=1)
+    async with one.permit():
+        assert one.in_use == 1
+    with pytest.raises(Boom):
+        async with one.permit():
+            raise Boom
+    assert one.state == "open"
+    at_rest(one)
+
+
+def test_one_permit_is_one_block_at_a_time() -> None:
+    one = resource(tickets=5)
+    permit = one.permit()
+    with permit:
+        with pytest.raises(RuntimeError, match="in use"):
+            permit.__enter__()
+        assert one.in_use == 1
+    with permit:
+        assert one.in_use == 1
+    at_rest(one)

@@ -1,0 +1,345 @@
+"""Events and metrics: what is told, when, to whom, and what it may not do to the call."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+from stories import (
+    CONNECT,
+    DIRECT,
+    Boom,
+    Clock,
+    at_rest,
+    circuit,
+    fail,
+    hold,
+    refused,
+    succeed,
+    together,
+)
+from stories import resource as unregistered
+
+import bulkhead
+from bulkhead import CircuitOpenError, ConfigurationError, ResourceBusyError, metrics, subscribe
+from bulkhead.events import (
+    Busy,
+    CircuitOpen,
+    Failure,
+    Ignored,
+    StateChange,
+    Success,
+    anybody,
+)
+from bulkhead.registry import registry
+
+
+def resource(clock: Clock | None = None, **options: Any) -> Any:
+    """As elsewhere, and told of subscribers as a registered one is."""
+    one = unregistered(clock, **options)
+    registry.alive["call:test-events"] = one
+    return one
+
+
+def kinds(seen: list[Any]) -> list[str]:
+    return [type(event).__name__ for event in seen]
+
+
+def test_nested_and_refused_calls_are_told_in_order() -> None:
+    """IS-01, IS-02, IS-03, IS-04."""
+    one = resource(**circuit(1), tickets=1)
+    seen: list[Any] = []
+    with subscribe(seen.append):
+        held = hold(one)
+        refused(ResourceBusyError, one)
+        held.end()
+        fail(one)
+        refused(CircuitOpenError, one)
+    assert kinds(seen) == ["Busy", "Success", "StateChange", "Failure", "CircuitOpen"]
+    assert seen[0].limit == "resource"
+    assert seen[-1].retry_after == pytest.approx(10)
+
+
+def test_events_say_who_where_and_how_long() -> None:
+    """IS-05, IS-07, IS-08."""
+    clock = Clock()
+    one = resource(clock, **circuit(1), tickets=1)
+    seen: list[Any] = []
+    with subscribe(seen.append):
+        session = hold(one, "acme", CONNECT)
+        clock.advance(2)
+        session.end()
+        fail(one, "acme", site=CONNECT)
+        refused(CircuitOpenError, one, "acme")
+    assert kinds(seen) == ["Success", "StateChange", "Failure", "CircuitOpen"]
+    assert {event.identifier for event in seen} == {"call:story"}
+    assert seen[0] == Success("call:story", "acme", "call", "connection", 0.0, 2.0)
+    assert (seen[1].driver, seen[1].scope) == ("call", "connection")
+    assert isinstance(seen[2].error, Boom)
+    assert (seen[3].tenant, seen[3].scope) == ("acme", "query")
+
+
+def test_success_is_told_of_an_error_that_is_none() -> None:
+    """IS-06."""
+    one = resource(**circuit(1), is_failure=Boom)
+    seen: list[Any] = []
+    with subscribe(seen.append):
+        fail(one, error=ValueError())
+        fail(one, error=KeyboardInterrupt())
+    assert kinds(seen) == ["Success", "Ignored"]
+
+
+def test_the_user_s_rule_is_asked_once_for_each_failure() -> None:
+    asked: list[Exception] = []
+
+    def rule(error: Exception) -> bool:
+        asked.append(error)
+        return True
+
+    one = resource(**circuit(100), is_failure=rule)
+    with subscribe(lambda event: None):
+        fail(one)
+    assert len(asked) == 1
+
+
+def test_a_call_that_lasted_too_long_is_told_as_the_failure_that_it_is() -> None:
+    clock = Clock()
+    one = resource(clock, **circuit(5), call_timeout=1.0)
+    seen: list[Any] = []
+    with subscribe(seen.append):
+        session = hold(one)
+        clock.advance(2)
+        session.end()
+    assert kinds(seen) == ["Failure"]
+    assert one.failures.value == 1
+
+
+def test_the_wait_is_told() -> None:
+    one = resource(tickets=1, timeout=5.0)
+    seen: list[Any] = []
+    held = hold(one)
+    with subscribe(seen.append, Success):
+        waiter = threading.Thread(target=succeed, args=(one,))
+        waiter.start()
+        while not one.queue.lines:
+            pass
+        held.end()
+        waiter.join(5)
+    assert [event.wait > 0 for event in seen] == [True]
+    at_rest(one)
+
+
+def test_state_changes_are_told_after_they_happened() -> None:
+    """CB-27: nothing at construction, nothing on success, each transition once."""
+    clock = Clock()
+    one = resource(clock, **circuit(1, 10, 1))
+    seen: list[Any] = []
+    with subscribe(lambda event: seen.append((event.new, one.state)), StateChange):  # type: ignore[union-attr]
+        succeed(one)
+        fail(one)
+        clock.advance(10)
+        succeed(one)
+    assert seen == [("open", "open"), ("half_open", "half_open"), ("closed", "closed")]
+
+
+def test_only_the_kinds_that_were_asked_for_are_told() -> None:
+    """AD-10: subscribed by name, all facts delivered, cancelled by its handle."""
+    one = resource(**circuit(1), tickets=1)
+    seen: list[Any] = []
+    handle = subscribe(seen.append, CircuitOpen, Busy)
+    succeed(one)
+    fail(one)
+    refused(CircuitOpenError, one)
+    handle.cancel()
+    handle.cancel()
+    refused(CircuitOpenError, one)
+    assert kinds(seen) == ["CircuitOpen"]
+    assert not anybody()
+
+
+def test_without_a_subscriber_calls_are_fast_again() -> None:
+    one = resource(tickets=1)
+    with subscribe(lambda event: None):
+        succeed(one)
+        succeed(one)
+        assert not one.fast
+    succeed(one)
+    assert one.fast
+
+
+def test_subscribers_of_refusals_only_leave_calls_fast() -> None:
+    one = resource(tickets=1)
+    with subscribe(lambda event: None, Busy):
+        succeed(one)
+        succeed(one)
+        assert one.fast
+
+
+def test_a_subscriber_that_raises_is_logged_and_the_call_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    """Known fault 14."""
+    one = resource(**circuit(1), tickets=1)
+
+    def broken(event: object) -> None:
+        raise ZeroDivisionError
+
+    seen: list[Any] = []
+    with subscribe(broken), subscribe(seen.append), caplog.at_level(logging.ERROR, "bulkhead"):
+        fail(one)
+        error = refused(CircuitOpenError, one)
+    assert isinstance(error.__cause__, Boom)
+    assert kinds(seen) == ["StateChange", "Failure", "CircuitOpen"]
+    assert "a subscriber of StateChange raised" in caplog.text
+    at_rest(one)
+
+
+def test_a_subscriber_may_call_the_resource() -> None:
+    """Known fault 14: no lock is held; what it sees is the state after the change."""
+    clock = Clock()
+    one = resource(clock, **circuit(1, 10, 1), tickets=5)
+    seen: list[str] = []
+
+    def call_back(event: object) -> None:
+        if len(seen) < 20:
+            seen.append(type(event).__name__)
+            try:
+                together(lambda: succeed(one))
+                succeed(one)
+            except CircuitOpenError:
+                seen.append("refused")
+
+    with subscribe(call_back, StateChange, Success):
+        fail(one)
+        assert seen[:2] == ["StateChange", "refused"]
+        clock.advance(10)
+        succeed(one)
+    assert one.state == "closed"
+    at_rest(one)
+
+
+def test_subscriptions_may_change_while_events_are_told() -> None:
+    """AD-10, concurrently."""
+    one = resource(tickets=50)
+    stop = threading.Event()
+
+    def call() -> None:
+        while not stop.is_set():
+            succeed(one)
+
+    def change() -> None:
+        for _ in range(100):
+            with subscribe(lambda event: None, Success), subscribe(lambda event: None):
+                pass
+        stop.set()
+
+    assert together(call, call, change) == [None] * 3
+    at_rest(one)
+    assert not anybody()
+
+
+def test_what_is_no_subscriber_or_no_event_is_said_at_once() -> None:
+    with pytest.raises(ConfigurationError, match="takes a function"):
+        subscribe("nothing")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="no event class"):
+        subscribe(print, int)  # type: ignore[arg-type]
+
+
+def test_a_waiter_that_was_passed_by_is_no_call() -> None:
+    """A permit granted to somebody who is gone is not told as an ended call."""
+    one = resource(tickets=1, timeout=5.0)
+    seen: list[Any] = []
+    with subscribe(seen.append, Success, Failure, Ignored):
+        permit = one.attempt(None, DIRECT)
+        one.pass_on(permit)
+    assert seen == []
+    at_rest(one)
+
+
+@pytest.fixture
+def scrape() -> Any:
+    prometheus = CollectorRegistry()
+    metrics.register(prometheus)
+    yield lambda: generate_latest(prometheus).decode()
+    registry.counting = False
+
+
+def test_metrics_have_no_tenant(scrape: Any) -> None:
+    """Known fault 58: 10,000 tenants, the same few series."""
+    one = bulkhead.resource("metrics", **circuit(1_000_000), tickets=3, tenant_tickets=1)
+    try:
+        for number in range(100):
+            succeed(one, f"t{number}")
+        before = len(scrape().splitlines())
+        for number in range(10_000):
+            held = hold(one, f"t{number}")
+            refused(ResourceBusyError, one, f"t{number}")
+            held.end()
+        text = scrape()
+        assert len(text.splitlines()) <= before + 1
+        assert "t99" not in text
+        assert 'bulkhead_rejections_total{identifier="call:metrics",reason="tenant"} 10000.0' in text
+        assert 'bulkhead_tenant_rejections_total{kind="db"} 10000.0' in text
+    finally:
+        bulkhead.unregister("call:metrics")
+
+
+def test_metrics_read_the_state_of_the_moment(scrape: Any) -> None:
+    one = bulkhead.resource("metrics2", **circuit(2), tickets=3)
+    try:
+        for _ in range(4):
+            succeed(one)
+        session = hold(one)
+        session.settle()
+        session.end()
+        fail(one)
+        fail(one, error=KeyboardInterrupt())
+        held = hold(one)
+        text = scrape()
+        for line in (
+            'bulkhead_calls_total{identifier="call:metrics2",outcome="success"} 5.0',
+            'bulkhead_calls_total{identifier="call:metrics2",outcome="failure"} 1.0',
+            'bulkhead_calls_total{identifier="call:metrics2",outcome="ignored"} 1.0',
+            'bulkhead_tickets_in_use{identifier="call:metrics2"} 1.0',
+            'bulkhead_tickets_limit{identifier="call:metrics2"} 3.0',
+            'bulkhead_circuit_state{bulkhead_circuit_state="closed",identifier="call:metrics2"} 1.0',
+            'bulkhead_wait_seconds_count{identifier="call:metrics2"} 0.0',
+        ):
+            assert line in text, line
+        held.fail(Boom())
+        assert 'bulkhead_circuit_state{bulkhead_circuit_state="open",identifier="call:metrics2"} 1.0' in scrape()
+    finally:
+        bulkhead.unregister("call:metrics2")
+
+
+def test_how_long_calls_last_is_measured_on_request_only() -> None:
+    plain, asked = CollectorRegistry(), CollectorRegistry()
+    metrics.register(plain)
+    collector = metrics.register(asked, call_seconds=True)
+    one = bulkhead.resource("metrics3", **circuit(5), tickets=3)
+    try:
+        succeed(one)
+        succeed(one)
+        fail(one)
+        assert "bulkhead_call_seconds" not in generate_latest(plain).decode()
+        text = generate_latest(asked).decode()
+        assert 'bulkhead_call_seconds_count{identifier="call:metrics3",outcome="success"} 2.0' in text
+        assert 'bulkhead_call_seconds_count{identifier="call:metrics3",outcome="failure"} 1.0' in text
+    finally:
+        assert collector.watching is not None
+        collector.watching.cancel()
+        bulkhead.unregister("call:metrics3")
+        registry.counting = False
+
+
+def test_what_the_registry_let_go_is_summed_under_one_name(scrape: Any) -> None:
+    registry.evicted["calls", "failure"] = registry.evicted.get(("calls", "failure"), 0) + 3
+    registry.evicted["rejections", "connections"] = 2
+    try:
+        text = scrape()
+    finally:
+        registry.evicted.clear()
+    assert 'bulkhead_calls_total{identifier="(evicted)",outcome="failure"}' in text
+    assert 'bulkhead_tenant_rejections_total{kind="db"} 2.0' in text

@@ -1,0 +1,487 @@
+"""Waiting for tickets: FIFO per tenant, tenants in turn, threads and event loops in one queue; no wake-up is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import functools
+import gc
+import random
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from counts import CANCELLATIONS
+from stories import (
+    DIRECT,
+    NEVER_OPENS,
+    Boom,
+    at_rest,
+    circuit,
+    full,
+    hold,
+    refused,
+    resource,
+    succeed,
+    together,
+    work_for,
+)
+
+from bulkhead import CircuitOpenError, ResourceBusyError
+from bulkhead.adapter import Session
+from bulkhead.tickets.waiting import Queue, Waiter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bulkhead.adapter import Resource
+
+pytestmark = pytest.mark.anyio
+
+
+async def ahold(one: Resource, tenant: str | None = None) -> Session:
+    """A call of a coroutine that has begun and goes on."""
+    with work_for(tenant):
+        return Session(await one.abegin(DIRECT), DIRECT, one.clock())
+
+
+def begin(call: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    return thread
+
+
+def until(predicate: Callable[[], object], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not predicate():
+        assert time.monotonic() < deadline, "it never came to that"
+        time.sleep(0.001)
+
+
+def test_nobody_waits_by_default() -> None:
+    """Known fault 47: a second ticket of a holder that has all fails at once instead of hanging."""
+    one = resource(tickets=2)
+    held = [hold(one), hold(one)]
+    began = time.monotonic()
+    assert full(one) == "resource"
+    assert time.monotonic() - began < 0.5
+    del held
+
+
+def test_threads_are_served_in_turn_by_tenant() -> None:
+    one = resource(tickets=1, tenant_tickets=1, timeout=20.0, max_waiting=10)
+    held = hold(one, "holder")
+    order: list[tuple[str, int]] = []
+
+    def call(tenant: str, number: int) -> None:
+        session = hold(one, tenant)
+        order.append((tenant, number))
+        session.end()
+
+    threads = []
+    for tenant, number in [("a", 1), ("a", 2), ("a", 3), ("b", 1), ("b", 2), ("c", 1)]:
+        threads.append(begin(functools.partial(call, tenant, number)))
+        until(lambda: len(one.queue) == len(threads))
+    held.end()
+    for thread in threads:
+        thread.join(10)
+    assert order == [("a", 1), ("b", 1), ("c", 1), ("a", 2), ("b", 2), ("a", 3)]
+    at_rest(one)
+    succeed(one, "a")
+    succeed(one, "a")
+    assert "a" in one.fast, "when nobody waits calls are fast again"
+
+
+def test_a_wait_that_is_over_is_a_refusal_and_leaves_nothing_behind() -> None:
+    """BH-16, BH-17."""
+    one = resource(tickets=1, timeout=0.1)
+    held = hold(one)
+    began = time.monotonic()
+    assert full(one) == "resource"
+    assert 0.09 < time.monotonic() - began < 2
+    assert not one.queue.lines
+    assert one.waited[0] == 1
+    assert one.waited[1] >= 0.09
+    held.end()
+    succeed(one)
+    at_rest(one)
+
+
+async def test_a_coroutine_waits_without_blocking_its_loop() -> None:
+    one = resource(tickets=1, timeout=10.0)
+    held = await ahold(one)
+    waiting = asyncio.create_task(ahold(one))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert len(one.queue) == 1
+    held.end()
+    (await asyncio.wait_for(waiting, 5)).end()
+    at_rest(one)
+
+
+async def test_a_coroutine_s_wait_ends_in_time() -> None:
+    one = resource(tickets=1, timeout=0.1)
+    held = await ahold(one)
+    began = time.monotonic()
+    with pytest.raises(ResourceBusyError):
+        await ahold(one)
+    assert 0.09 < time.monotonic() - began < 2
+    held.end()
+    at_rest(one)
+
+
+async def test_a_plain_call_in_the_thread_of_a_running_loop_never_waits() -> None:
+    one = resource(tickets=1, timeout=10.0)
+    held = hold(one)
+    began = time.monotonic()
+    assert full(one) == "resource"
+    assert time.monotonic() - began < 1
+    held.end()
+
+
+async def test_a_call_that_cannot_wait_is_not_refused_because_others_do() -> None:
+    """Tenant a waits for its own ticket: that is no reason to refuse tenant b, whose ticket is free."""
+    one = resource(tickets=10, tenant_tickets=1, timeout=10.0)
+    held = await ahold(one, "a")
+    waiting = asyncio.create_task(ahold(one, "a"))
+    await asyncio.sleep(0.01)
+    assert len(one.queue) == 1
+    succeed(one, "b")
+    assert full(one, "a") == "tenant"
+    held.end()
+    (await asyncio.wait_for(waiting, 5)).end()
+    at_rest(one)
+
+
+async def test_waiting_is_switched_off_while_somebody_waits() -> None:
+    one = resource(tickets=1, timeout=10.0)
+    held = await ahold(one)
+    waiting = asyncio.create_task(ahold(one))
+    await asyncio.sleep(0.01)
+    one.update(timeout=0.0)
+    assert full(one) == "resource"
+    one.update(tickets=2)
+    (await asyncio.wait_for(waiting, 5)).end()
+    held.end()
+    at_rest(one)
+
+
+def test_max_waiting_is_per_pool_and_the_pool_s_own_limit_by_default() -> None:
+    one = resource(tickets=10, tenant_tickets=1, timeout=10.0)
+    held = [hold(one, "a"), hold(one, "b")]
+    waiting = [begin(lambda: hold(one, "a").end())]
+    until(lambda: one.queue.length("a") == 1)
+    began = time.monotonic()
+    assert full(one, "a") == "tenant"
+    assert time.monotonic() - began < 1
+    waiting.append(begin(lambda: hold(one, "b").end()))
+    until(lambda: one.queue.length("b") == 1)
+    for session in held:
+        session.end()
+    for thread in waiting:
+        thread.join(5)
+    at_rest(one)
+
+
+def test_without_limits_of_tenants_max_waiting_is_that_of_the_resource() -> None:
+    one = resource(tickets=1, timeout=10.0, max_waiting=2)
+    held = hold(one, "a")
+    waiting = []
+    for number in range(2):
+        waiting.append(begin(functools.partial(succeed, one, f"t{number}")))
+        until(lambda: len(one.queue) == len(waiting))
+    began = time.monotonic()
+    assert full(one, "t9") == "resource"
+    assert time.monotonic() - began < 1
+    held.end()
+    for thread in waiting:
+        thread.join(5)
+    at_rest(one)
+
+
+async def test_cancelled_in_the_moment_it_was_granted_the_ticket_is_passed_on() -> None:
+    """Known faults 38 and 46."""
+    one = resource(tickets=1, timeout=10.0, max_waiting=10)
+    held = await ahold(one)
+    first, second = asyncio.create_task(ahold(one)), asyncio.create_task(ahold(one))
+    await asyncio.sleep(0.01)
+    held.end()
+    first.cancel()
+    session = await asyncio.wait_for(second, 5)
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    waiting, next_one = asyncio.create_task(ahold(one)), asyncio.create_task(ahold(one))
+    await asyncio.sleep(0.01)
+    waiting.cancel()
+    await asyncio.sleep(0)
+    session.end()
+    (await asyncio.wait_for(next_one, 5)).end()
+    at_rest(one)
+    assert not one.failures.value
+
+
+def test_a_waiter_whose_loop_is_closed_is_passed_by() -> None:
+    one = resource(tickets=1, timeout=10.0)
+    held = hold(one)
+
+    async def wait_and_leave() -> None:
+        one_waits = asyncio.ensure_future(ahold(one))
+        await asyncio.sleep(0.01)
+        one_waits.get_loop()  # it is left behind, pending
+
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda loop, context: None)
+    loop.run_until_complete(wait_and_leave())
+    for task in asyncio.all_tasks(loop):
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+    loop.close()
+    held.end()
+    gc.collect()
+    succeed(one)
+    at_rest(one)
+
+
+def test_a_ticket_that_comes_back_wakes_one_waiter_only() -> None:
+    one = resource(tickets=1, timeout=20.0, max_waiting=100)
+    held = hold(one)
+    wakes: list[int] = []
+
+    class Counting(Queue):
+        __slots__ = ()
+
+        def _hand_out(self, woken: list[Waiter]) -> None:
+            super()._hand_out(woken)
+            wakes.append(len(woken))
+
+    threads = []
+    for _ in range(20):
+        threads.append(begin(lambda: hold(one).end()))
+        until(lambda: len(one.queue) == len(threads))
+    one.queue.__class__ = Counting
+    held.end()
+    for thread in threads:
+        thread.join(10)
+    assert sum(wakes) == 20
+    assert max(wakes) == 1
+    at_rest(one)
+
+
+def test_opening_refuses_all_who_wait() -> None:
+    one = resource(tickets=1, timeout=20.0, max_waiting=10, **circuit(1, 50))
+    held = hold(one)
+    results: list[Any] = []
+
+    def call() -> None:
+        try:
+            hold(one).end()
+        except CircuitOpenError as error:
+            results.append(error)
+
+    threads = [begin(call) for _ in range(3)]
+    until(lambda: len(one.queue) == 3)
+    held.fail(Boom("down"))
+    for thread in threads:
+        thread.join(5)
+    assert len(results) == 3
+    assert {type(error.__cause__) for error in results} == {Boom}
+    at_rest(one)
+
+
+def test_a_waiter_that_gets_its_ticket_is_asked_about_the_circuit_again() -> None:
+    """Refused in the queue's own words: opened by hand, nothing came back."""
+    one = resource(tickets=1, timeout=20.0)
+    held = hold(one)
+    results: list[Any] = []
+    thread = begin(lambda: results.append(refused(CircuitOpenError, one)))
+    until(lambda: len(one.queue) == 1)
+    one.open("maintenance")
+    thread.join(5)
+    assert results[0].retry_after is None
+    held.end()
+    at_rest(one)
+
+
+def test_a_larger_limit_wakes_those_who_wait() -> None:
+    one = resource(tickets=1, timeout=10.0)
+    held = hold(one)
+    thread = begin(lambda: hold(one).end())
+    until(lambda: len(one.queue) == 1)
+    one.update(tickets=2)
+    thread.join(3)
+    assert not thread.is_alive()
+    held.end()
+    at_rest(one)
+
+
+def test_a_ticket_that_is_lost_rings_no_bell_and_is_found_all_the_same() -> None:
+    one = resource(tickets=1, timeout=10.0)
+    held = [hold(one)]
+    thread = begin(lambda: hold(one).end())
+    until(lambda: len(one.queue) == 1)
+    held.clear()
+    thread.join(5)
+    assert not thread.is_alive()
+    at_rest(one)
+
+
+def test_a_waiter_that_died_in_line_does_not_slow_the_others_for_ever() -> None:
+    """Known fault 4 of our own, the other way round: a dead place must not stay, or no call is fast again."""
+    one = resource(tickets=1, tenant_tickets=1, timeout=1.0)
+    gone = Waiter("ghost", DIRECT, lambda: None)
+    held = hold(one, "a")
+    one.queue._join(gone)
+    assert one.queue.lines
+    del gone
+    held.end()
+    for _ in range(3):
+        succeed(one, "b")
+    assert not one.queue.lines
+    assert "b" in one.fast
+
+
+async def test_three_hundred_waiting_tenants_are_not_looked_at_for_each_ticket() -> None:
+    """Known fault 11 of our own: fewer than 3 attempts per waiter."""
+    one = resource(tenant_tickets=1, tickets=1000, timeout=60.0)
+    held = [await ahold(one, f"t{number}") for number in range(300)]
+    waiting = [asyncio.create_task(ahold(one, f"t{number}")) for number in range(300)]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert len(one.queue.lines) == 300
+    assert not one.queue._ready
+    attempts = [0]
+    kind = type(one)
+
+    class Counting(kind):  # type: ignore[misc, valid-type]
+        __slots__ = ()
+
+        def attempt(self, tenant: Any, site: Any) -> Any:
+            attempts[0] += 1
+            return super().attempt(tenant, site)
+
+    one.__class__ = Counting
+    for session in held:
+        session.end()
+    sessions = await asyncio.gather(*waiting)
+    assert attempts[0] <= 900
+    for session in sessions:
+        session.end()
+    at_rest(one)
+    assert not one.queue._ready
+
+
+def test_loops_and_threads_share_one_queue() -> None:
+    """Known fault 34: the same guard from two loops in two threads and from plain threads."""
+    one = resource(**NEVER_OPENS, tickets=2, tenant_tickets=1, timeout=30.0, max_waiting=100)
+    inside, most, done = [0], [0], []
+    guard = threading.Lock()
+
+    def enter() -> None:
+        with guard:
+            inside[0] += 1
+            most[0] = max(most[0], inside[0])
+
+    def leave() -> None:
+        with guard:
+            inside[0] -= 1
+
+    def plain(seed: int) -> None:
+        for _ in range(20):
+            session = hold(one, f"t{seed % 3}")
+            enter()
+            time.sleep(random.random() * 0.001)  # noqa: S311
+            leave()
+            session.end()
+            done.append(1)
+
+    async def work(seed: int) -> None:
+        for _ in range(5):
+            session = await ahold(one, f"t{seed % 3}")
+            enter()
+            await asyncio.sleep(random.random() * 0.001)  # noqa: S311
+            leave()
+            session.end()
+            done.append(1)
+
+    async def main() -> None:
+        await asyncio.gather(*[work(seed) for seed in range(6)])
+
+    results = together(
+        *[lambda seed=seed: plain(seed) for seed in range(3)], *[lambda: asyncio.run(main())] * 2, seconds=50
+    )
+    assert results == [None] * 5
+    assert most[0] <= 2
+    assert len(done) == 3 * 20 + 2 * 30
+    at_rest(one)
+
+
+async def test_a_storm_of_cancellations_loses_nothing() -> None:
+    """Known faults 1, 38 and 46."""
+    one = resource(**NEVER_OPENS, tickets=3, tenant_tickets=2, timeout=0.02, max_waiting=50, maximum_tenants=3)
+    rng, inside, most = random.Random(5), [0], [0]  # noqa: S311
+
+    @one
+    async def call(seconds: float) -> None:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            inside[0] -= 1
+
+    async def one_call() -> None:
+        with work_for(f"t{rng.randrange(6)}"), contextlib.suppress(ResourceBusyError):
+            await call(rng.choice((0, 0.001, 0.004)))
+
+    for _ in range(CANCELLATIONS // 20):
+        tasks = [asyncio.create_task(one_call()) for _ in range(20)]
+        for task in tasks:
+            if rng.random() < 0.6:
+                asyncio.get_running_loop().call_later(rng.random() * 0.005, task.cancel)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert inside[0] == 0
+    assert most[0] <= 3
+    at_rest(one)
+    assert not one.failures.value
+
+
+async def test_a_storm_of_cancelled_probes_closes_in_the_end() -> None:
+    """Known faults 1 and 7."""
+    one = resource(**circuit(1, 0.01, 2, half_open_max_probes=2), tickets=3)
+    one.clock = time.monotonic
+
+    @one
+    async def call(seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    with pytest.raises(Boom):
+        await _failing(one)
+    for _ in range(CANCELLATIONS // 10):
+        with pytest.raises((TimeoutError, CircuitOpenError)):
+            await asyncio.wait_for(call(5), 0.001)
+    await asyncio.sleep(0.02)
+    for _ in range(2):
+        await call(0)
+    assert one.state == "closed"
+    at_rest(one)
+
+
+async def _failing(one: Resource) -> None:
+    async with one.permit():
+        raise Boom
+
+
+async def test_a_task_that_never_was_awaited_again_gives_everything_back() -> None:
+    one = resource(tickets=1, timeout=5.0)
+
+    async def caller() -> None:
+        async with one.permit():
+            await asyncio.sleep(60)
+
+    task = asyncio.create_task(caller(), context=contextvars.copy_context())
+    await asyncio.sleep(0)
+    assert one.in_use == 1
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    at_rest(one)
