@@ -1,0 +1,34 @@
+"""Adapters are installed for this folder; what a test registers, defines or resolves is forgotten after it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import adapters
+import bulkhead
+from bulkhead import definitions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytest.register_assert_rewrite(
+    "drivers.harness",
+    "drivers.cases_tickets",
+    "drivers.cases_circuit",
+    "drivers.cases_options",
+    "drivers.cases_patching",
+)
+adapters.install()
+
+
+@pytest.fixture(autouse=True)
+def _forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(definitions, "_known", dict(definitions._known))
+    before = set(bulkhead.resources())
+    yield
+    adapters.resolve(None)
+    bulkhead.unknown_tenant("allow")
+    for identifier in set(bulkhead.resources()) - before:
+        bulkhead.unregister(identifier)
