@@ -1,0 +1,68 @@
+"""The public names: a name that is added or lost is a decision, written down here."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import types
+
+import pytest
+
+CORE = """
+    BulkheadError CarryingExecutor CircuitOpenError ConfigurationError Options QuotaExceeded Rejected Resource
+    ResourceBusyError UnknownTenantError bypass carry current_tenant defaults define detached find install options
+    protect rejection reset_tenant resource resources set_tenant subscribe tenant unknown_tenant unregister
+"""
+ADAPTER = """
+    Adapter Cause Checkout CircuitOpenError ConfigurationError Errors Late Options Outcome Permit Rejected Resource
+    ResourceBusyError Session Site UnknownTenantError detached guard inside interpret make_errors mark nesting protects
+    resolver set_resolver unmark verdict
+"""
+EVENTS = "Busy Bypassed CircuitOpen Event Failure Ignored LruGc StateChange Subscription Success WouldReject"
+TESTING = """
+    CLOSE SILENT HttpServer NeverAccepting PostgresServer Proxy RedisServer ScriptedRedis ScriptedServer ServerProcess
+    ServerUnavailable SilentServer Toxic Toxiproxy ToxiproxyError ToxiproxyServer free_port
+"""
+PUBLIC = {
+    "bulkhead": CORE,
+    "bulkhead.adapter": ADAPTER,
+    "bulkhead.events": EVENTS,
+    "bulkhead.metrics": "BulkheadCollector register",
+    "bulkhead.testing": TESTING,
+    "adapters": "install installed resolve uninstall",
+    "adapters.redis": """
+        RedisCircuitOpenError RedisOwnRetryCircuitOpenError RedisOwnRetryResourceBusyError
+        RedisOwnRetryUnknownTenantError RedisResourceBusyError RedisUnknownTenantError
+    """,
+    "adapters.psycopg": """
+        PsycopgCallTimeoutError PsycopgCircuitOpenError PsycopgResourceBusyError PsycopgUnknownTenantError
+    """,
+    "adapters.sqlalchemy": """
+        BulkheadPlugin SQLAlchemyCircuitOpenError SQLAlchemyResourceBusyError SQLAlchemyUnknownTenantError
+    """,
+    "adapters.httpx": "HttpxCircuitOpenError HttpxResourceBusyError HttpxUnknownTenantError",
+    "adapters.httpx2": "Httpx2CircuitOpenError Httpx2ResourceBusyError Httpx2UnknownTenantError",
+}
+# What an adapter module is made of beside its error classes; `bulkhead.install()` uses it.
+MACHINERY = {"adapter", "apply", "driver", "outcome"}
+
+
+def names(module: str) -> types.ModuleType:
+    """The module; skipped where its driver is not installed."""
+    if module.startswith("adapters.") and importlib.util.find_spec(module.removeprefix("adapters.")) is None:
+        pytest.skip("its driver is not installed")
+    return importlib.import_module(module)
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_the_public_names_of_a_module_are_these(module: str) -> None:
+    assert sorted(set(names(module).__all__) - MACHINERY) == sorted(PUBLIC[module].split())
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_every_public_name_exists_and_says_what_it_is(module: str) -> None:
+    found = names(module)
+    assert found.__doc__
+    for name in found.__all__:
+        value = getattr(found, name)
+        assert isinstance(value, (str, types.ModuleType)) or value.__doc__ or name in ("CLOSE", "SILENT", "Event"), name
