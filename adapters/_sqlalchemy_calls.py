@@ -88,7 +88,7 @@ class Guards:
 
         dialect.do_execute_no_params = do_execute_no_params
 
-    def _guarded(self, original: Callable[..., Any]) -> Callable[..., None]:
+    def _guarded(self, original: Callable[..., Any]) -> Callable[..., None]:  # noqa: PLR0915  one hot function
         dialect, driver, site, is_async = self.dialect, self.driver, self.query, self.is_async
         get_mark, set_mark, own = nesting.current.get, nesting.current.set, nesting.own
         enter, pass_free, limited = self.enter, self._pass_free, self.limits.statement
@@ -120,8 +120,10 @@ class Guards:
                     return
                 ticket, give, shared, give_shared, failed = enter(resource, site, ticket)
             started = resource.clock() if is_async else None
-            mark = [resource.identifier, outer]
-            mark.append(set_mark(mark))
+            mark = None
+            if resource.nests:  # another driver guards by the same identifier: psycopg below, most likely
+                mark = [resource.identifier, outer]
+                mark.append(set_mark(mark))
             try:
                 if resource.limits_time:
                     with limited(cursor, resource.time_limit(ticket), resource.identifier):
@@ -129,15 +131,17 @@ class Guards:
                 else:
                     original(cursor, statement, parameters, context)
             except BaseException as error:
-                mark.clear()
-                if outer:
-                    outer[2] = set_mark(outer)
+                if mark is not None:
+                    mark.clear()
+                    if outer:
+                        outer[2] = set_mark(outer)
                 failed(ticket, shared, error, site, started)
                 del ticket, shared
                 raise
-            mark.clear()
-            if outer:
-                outer[2] = set_mark(outer)
+            if mark is not None:
+                mark.clear()
+                if outer:
+                    outer[2] = set_mark(outer)
             give_shared(shared)
             give(ticket)
 
@@ -184,7 +188,21 @@ class Guards:
                 except Exception:
                     log.exception("[BULKHEAD] an error of an engine could not be noted")
 
+        dialect = self.dialect
+        watched = dialect._has_events  # noqa: SLF001  what makes each execution look for listeners
         event.listen(engine, "handle_error", handle_error)
+        if watched:
+            return
+        # Nobody else listens to this dialect: until there is an error, executions need not look (2 us each). Before
+        # SQLAlchemy asks whether anybody handles an error it asks the dialect whether that is a disconnect.
+        dialect._has_events = False  # noqa: SLF001
+        original = dialect.is_disconnect
+
+        def is_disconnect(error: Any, connection: Any, cursor: Any) -> Any:
+            dialect._has_events = True  # noqa: SLF001
+            return original(error, connection, cursor)
+
+        dialect.is_disconnect = is_disconnect
 
     def _note(self, context: ExceptionContext) -> None:
         error = context.original_exception

@@ -100,8 +100,8 @@ class Adapter:
         if options is None:
             return None
         if isinstance(options, Options):
-            return registered(options, self.kind, name, read_timeout)
-        return Late(options, self.kind, name, read_timeout)
+            return registered(options, self.kind, name, read_timeout, self.driver)
+        return Late(options, self.kind, name, read_timeout, self.driver)
 
     def __repr__(self) -> str:
         return f"<Adapter {self.driver} ({self.kind})>"

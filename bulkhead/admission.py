@@ -61,11 +61,13 @@ class Gate(Refusals):
         "busy_at_once",
         "connections",
         "declared",
+        "drivers",
         "fast",
         "key",
         "late",
         "limits_time",
         "mode",
+        "nests",
         "read_timeout",
         "successor",
         "touched",
@@ -81,6 +83,8 @@ class Gate(Refusals):
         declared: Options | None = None,
     ) -> None:
         self.declared = options if declared is None else declared
+        self.drivers: tuple[str, ...] = ()  # who guards calls by it; several: one may be called inside another
+        self.nests = False
         self.touched = False
         # A Late stands for a resource that is not known yet. A slot: found faster than an attribute of the class.
         self.late = False

@@ -188,7 +188,17 @@ class Registry:
 
     def _again(self, resource: Resource) -> Callable[[], Resource]:
         """What leads from a resource that was forgotten or unregistered to the one in its place."""
-        return partial(self._look_up, resource.identifier, resource.declared, resource.read_timeout)
+        return partial(
+            self._for_drivers, resource.drivers, resource.identifier, resource.declared, resource.read_timeout
+        )
+
+    def _for_drivers(
+        self, drivers: tuple[str, ...], identifier: str, options: Options, read_timeout: float | None
+    ) -> Resource:
+        found = self._look_up(identifier, options, read_timeout)
+        for driver in drivers:
+            found.guarded_by(driver)
+        return found
 
     # ---- everything else
 
@@ -273,14 +283,20 @@ def options_in_force(options: Options, identifier: str) -> Options:
 class Late:
     """Stands for a resource whose options are not known yet, or are asked for on each call."""
 
-    __slots__ = ("_driver_kind", "_known", "_name", "_raw", "_read_timeout")
+    __slots__ = ("_driver", "_driver_kind", "_known", "_name", "_raw", "_read_timeout")
 
     late = True
 
     def __init__(
-        self, raw: str | definitions.Dynamic, kind: str, default_name: str, read_timeout: float | None
+        self,
+        raw: str | definitions.Dynamic,
+        kind: str,
+        default_name: str,
+        read_timeout: float | None,
+        driver: str = "call",
     ) -> None:
         self._raw, self._driver_kind, self._name, self._read_timeout = raw, kind, default_name, read_timeout
+        self._driver = driver
         self._known: Resource | None = None
 
     def now(self) -> Resource:
@@ -291,7 +307,7 @@ class Late:
         options = definitions.defined(raw) if isinstance(raw, str) else raw.now()
         if options is None:
             return unprotected
-        resource = registered(options, self._driver_kind, self._name, self._read_timeout)
+        resource = registered(options, self._driver_kind, self._name, self._read_timeout, self._driver)
         if isinstance(raw, str):
             self._known = resource
         return resource
@@ -300,9 +316,12 @@ class Late:
         return f"<{self._driver_kind} resource by {self._raw!r}>"
 
 
-def registered(options: Options, kind: str, default_name: str, read_timeout: float | None = None) -> Resource:
+def registered(
+    options: Options, kind: str, default_name: str, read_timeout: float | None = None, driver: str = "call"
+) -> Resource:
     """The resource that these options describe for a client of this kind."""
-    return registry.get(options.identify(kind, default_name), options.for_kind(kind), read_timeout)
+    found = registry.get(options.identify(kind, default_name), options.for_kind(kind), read_timeout)
+    return found.guarded_by(driver)
 
 
 unprotected = Resource("off:unprotected", Options(name="unprotected", mode="off"))

@@ -63,6 +63,13 @@ class Resource(Gate):
 
     # ---- what adapters ask beside permits
 
+    def guarded_by(self, driver: str) -> Resource:
+        """Note that this driver guards calls by it. `nests`: more than one does, so marks of nesting are needed."""
+        if driver not in self.drivers:
+            self.drivers = (*self.drivers, driver)
+            self.nests = len(self.drivers) > 1
+        return self
+
     def check(self, site: Site) -> None:
         """Raise the site's open error while the circuit is open and its time not over; takes nothing, asks no probe."""
         if self.successor is not None:

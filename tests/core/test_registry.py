@@ -479,3 +479,19 @@ def test_a_resource_is_told_by_its_name() -> None:
     """`@bulkhead.resource` without a name, a beginner's mistake, says what it takes."""
     with pytest.raises(ConfigurationError, match=r"resource's name, not .*bulkhead\.resource\(.payments., tickets=8\)"):
         bulkhead.resource(lambda: None)  # type: ignore[arg-type]
+
+
+def test_marks_of_nesting_are_needed_where_several_drivers_guard_by_one_identifier() -> None:
+    options = Options(identifier="sql:shared-by-two", tickets=2)
+    one = registered(options, "sql", "", None, "sqlalchemy")
+    try:
+        assert not registered(options, "sql", "", None, "sqlalchemy").nests
+        assert registered(options, "postgres", "", None, "psycopg").nests
+        bulkhead.unregister("sql:shared-by-two")
+        succeed(one)
+        successor = bulkhead.find("sql:shared-by-two")
+        assert successor is not None
+        assert successor is not one
+        assert successor.nests
+    finally:
+        bulkhead.unregister("sql:shared-by-two")
