@@ -139,7 +139,11 @@ def test_in_a_pipe_it_prints_plain_lines_a_table_of_80_columns_and_leaves_a_pict
 def test_a_signal_at_any_moment_leaves_no_process_behind(
     demo: Demo, number: signal.Signals, scene: str, moment: str, seconds: float
 ) -> None:
-    process = demo.start("--seconds", "2", "--only", scene)
+    before = signal.signal(number, signal.SIG_DFL)  # a test run below nohup ignores SIGHUP, and so would the demo
+    try:
+        process = demo.start("--seconds", "2", "--only", scene)
+    finally:
+        signal.signal(number, before)
     demo.wait_for(moment)
     time.sleep(seconds)
     process.send_signal(number)

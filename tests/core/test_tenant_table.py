@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import pytest
 from counts import TENANT_IDS
 from stories import (
     NEVER_OPENS,
@@ -150,6 +151,7 @@ def test_threads_that_make_and_evict_the_same_tenants_exceed_no_cap() -> None:
     at_rest(one)
 
 
+@pytest.mark.timeout(600)
 def test_a_million_tenant_ids_leave_the_memory_flat() -> None:
     """Known fault 55. Full count: 1,000,000 ids."""
     one = resource(tickets=16, tenant_tickets=4, maximum_tenants=1000)

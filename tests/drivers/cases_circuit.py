@@ -154,10 +154,10 @@ class CircuitCases:
         half = limit != "cancel_counts_after"
         if half and not harness.time_outs:
             pytest.skip(f"{harness.driver} has no read time-out")
-        after: dict[str, Any] = {"read_timeout": 3.0} if half else {"cancel_counts_after": 0.5}
+        after: dict[str, Any] = {"read_timeout": 6.0} if half else {"cancel_counts_after": 0.5}
         client, resource = await harness.guarded(tickets=4, **after, **QUICK)
-        for seconds, state in ((0.0, "closed"), (2.0 if half else 0.8, "open")):
-            calls = [harness.blocked(client, 5) for _ in range(3)]
+        for seconds, state in ((0.0, "closed"), (3.3 if half else 0.8, "open")):
+            calls = [harness.blocked(client, 8) for _ in range(3)]
             while resource.in_use < 3:
                 assert not any(one.done() for one in calls), calls
                 await asyncio.sleep(0.005)

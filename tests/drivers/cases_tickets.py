@@ -128,7 +128,7 @@ class TicketCases:
         assert resource.state == "closed"
         assert await harness.call(client) is not None
         with bulkhead.tenant("tenant-0"):
-            held = [await harness.holding(client, resource, 1.5) for _ in range(3)]
+            held = [await harness.holding(client, resource, 5.0) for _ in range(3)]
             with pytest.raises(harness.errors.busy):
                 await harness.call(client)
             await asyncio.gather(*held)
