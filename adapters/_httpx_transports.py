@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bulkhead.adapter import Session, inside, mark, nesting, unmark
+from bulkhead.adapter import Session, inside, unmark
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -25,7 +25,6 @@ TIME_LIMITS = ("connect", "read", "write", "pool")
 TOO_MANY_REQUESTS = 429
 SERVER_ERROR = 500
 
-marked = nesting.current.get
 new: Callable[[Any], Any] = object.__new__
 
 
@@ -55,7 +54,7 @@ class Guarded:
     def _prepare(self, request: Any, resource: Resource, ticket: Any) -> Callable[[], None]:
         """Before a request that has a time limit, or that may contain other calls. Returns how to undo it."""
         before = _limit(request, resource.time_limit(ticket)) if resource.limits_time else None
-        inside_now = mark(resource.identifier) if self._contains else None
+        inside_now = resource.mark() if self._contains else None
 
         def undo() -> None:
             if inside_now is not None:
@@ -97,7 +96,7 @@ class GuardedSync(Guarded):
             return self.inner.handle_request(request)
         if resource.late:
             resource = resource.now()
-        if marked() and inside(resource.identifier):
+        if resource.marked and inside(resource.identifier):
             return self.inner.handle_request(request)
         ticket = None
         try:
@@ -151,7 +150,7 @@ class GuardedAsync(Guarded):
             return await self.inner.handle_async_request(request)
         if resource.late:
             resource = resource.now()
-        if marked() and inside(resource.identifier):
+        if resource.marked and inside(resource.identifier):
             return await self.inner.handle_async_request(request)
         ticket = None
         try:

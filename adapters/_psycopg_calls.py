@@ -22,7 +22,7 @@ from psycopg import generators, pq
 from adapters._psycopg_errors import PsycopgCallTimeoutError, adapter
 from adapters._psycopg_limits import NATIVE, SLEEPS, Deadline, TimeIsOver, finish, limited, limited_asleep
 from adapters._psycopg_statements import passes
-from bulkhead.adapter import Late, Rejected, Session, inside, nesting
+from bulkhead.adapter import Late, Rejected, Session, inside
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ ACTIVE = int(pq.TransactionStatus.ACTIVE)
 OWN_CANCEL_SECONDS = 10.0  # a "query canceled" within this time after our side asked for it is no sign of slowness
 
 TEMPLATE = """
-def make(original, driver, get_mark, inside, EXECUTE, FREE, IDLE_WAIT, site, Rejected, TimeIsOver, Deadline, limited,
+def make(original, driver, inside, EXECUTE, FREE, IDLE_WAIT, site, Rejected, TimeIsOver, Deadline, limited,
          known, keep, note, failed_within, went_on, ended, report, may_pass, overran):
     {a}def wait(self, gen{declared}):
         try:
@@ -58,7 +58,7 @@ def make(original, driver, get_mark, inside, EXECUTE, FREE, IDLE_WAIT, site, Rej
         name = gen.__qualname__
         if name != EXECUTE and name in FREE:
             return {w}freely(self, known(resource), gen{passed})
-        if get_mark() and inside(known(resource).identifier):
+        if resource.marked and inside(known(resource).identifier):
             return {w}original(self, gen{passed})
         ticket = seconds = None
         try:
@@ -238,7 +238,6 @@ def wait_hook(driver: Driver, original: Callable[..., Any]) -> Callable[..., Any
     wait = namespace["make"](
         original,
         driver,
-        nesting.current.get,
         inside,
         EXECUTE,
         FREE,

@@ -73,7 +73,7 @@ def make_command(original):
             if resource is UNUSUAL:
                 return {w}unusual(original, self, conn, command_name, args, options)
             resource = resource.now()
-        if command_name in SPECIAL or get_mark():
+        if command_name in SPECIAL or resource.marked:
             return {w}careful(original, self, conn, conn, resource, command_name, args, options)
         ticket = None
         try:
@@ -287,7 +287,6 @@ class Calls:
             "UNUSUAL": Unusual,
             "connect_site_of": self.connect_site_of,
             "driver": self._driver,
-            "get_mark": nesting.current.get,
             "inside": nesting.inside,
             "is_cached": is_cached,
             "kind_of": kind_of,

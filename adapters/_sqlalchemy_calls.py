@@ -149,7 +149,7 @@ class Guards:
 
     def _pass_free(self, resource: Resource, original: Callable[..., Any], *arguments: Any) -> None:
         """What must never be refused: no ticket, but a failure counts."""
-        mark = nesting.mark(resource.identifier)
+        mark = resource.mark()
         try:
             original(*arguments)
         except Exception as error:

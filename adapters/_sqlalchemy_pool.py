@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import event
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
-from bulkhead.adapter import inside, mark, unmark
+from bulkhead.adapter import inside, unmark
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,7 @@ def _connecting(original: Callable[[Any], Any], guards: Guards) -> Callable[...,
             return original(connection_record)
         ticket, give, shared, give_shared, failed = guards.enter(resource, site)
         started = resource.clock()
-        around = mark(resource.identifier)
+        around = resource.mark()
         try:
             if resource.limits_time:
                 connection = guards.limits.connect(resource, ticket, original, connection_record)

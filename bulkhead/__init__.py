@@ -6,6 +6,7 @@ with bulkhead.tenant("acme"): …                           who the work is for
 except redis.RedisError: …                                rejections are the driver's own errors
 """
 
+from bulkhead.bypassing import bypass
 from bulkhead.definitions import define
 from bulkhead.errors import (
     BulkheadError,
@@ -18,7 +19,6 @@ from bulkhead.errors import (
     rejection,
 )
 from bulkhead.events import subscribe
-from bulkhead.nesting import bypass
 from bulkhead.option_arguments import options
 from bulkhead.option_set import Options
 from bulkhead.process_values import defaults

@@ -16,7 +16,7 @@ from bulkhead.definitions import interpret, resolver, set_resolver
 from bulkhead.entries import Permit
 from bulkhead.errors import CircuitOpenError, ConfigurationError, Rejected, ResourceBusyError, UnknownTenantError
 from bulkhead.guard import guard
-from bulkhead.nesting import inside, mark, unmark
+from bulkhead.nesting import inside, unmark
 from bulkhead.option_set import Options
 from bulkhead.outcomes import Errors, Outcome, Site, verdict
 from bulkhead.registry import Late, registered
@@ -49,7 +49,6 @@ __all__ = [
     "inside",
     "interpret",
     "make_errors",
-    "mark",
     "nesting",
     "protects",
     "resolver",

@@ -19,7 +19,7 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from bulkhead import events, tenancy
+from bulkhead import events, nesting, tenancy
 from bulkhead.circuit.epochs import Closed
 from bulkhead.circuit.machine import Circuit
 from bulkhead.counting import GIL, Tally
@@ -66,6 +66,7 @@ class Gate(Refusals):
         "key",
         "late",
         "limits_time",
+        "marked",
         "mode",
         "nests",
         "read_timeout",
@@ -85,6 +86,8 @@ class Gate(Refusals):
         self.declared = options if declared is None else declared
         self.drivers: tuple[str, ...] = ()  # who guards calls by it; several: one may be called inside another
         self.nests = False
+        # May the current code be inside a call of this resource? Looking for a mark costs more than this attribute.
+        self.marked = nesting.may_be_inside(identifier)
         self.touched = False
         # A Late stands for a resource that is not known yet. A slot: found faster than an attribute of the class.
         self.late = False

@@ -57,7 +57,7 @@ _OF_HOLDER = """
             return {w}function({passed})
         if resource.late:
             resource = resource.now()
-        if get_mark() and inside(resource.identifier):
+        if resource.marked and inside(resource.identifier):
             return {w}function({passed})
 """
 _OF_ONE = """
@@ -110,7 +110,7 @@ def guard(function: Callable[..., Any], site: Site, holder: str = "self") -> Cal
     w = "await " if is_async else ""
     started = ("        started = resource.clock()\n", "started") if is_async else ("", "None")
     source = TEMPLATE.format(
-        names="function, site, inside, get_mark",
+        names="function, site, inside",
         a="async " if is_async else "",
         w=w,
         declared=declared,
@@ -122,7 +122,7 @@ def guard(function: Callable[..., Any], site: Site, holder: str = "self") -> Cal
         end="",
         started=started[1],
     )
-    return _made(source, function, (function, site, nesting.inside, nesting.current.get))
+    return _made(source, function, (function, site, nesting.inside))
 
 
 def guarded(resource: Resource, function: Callable[..., Any]) -> Any:
@@ -133,6 +133,7 @@ def guarded(resource: Resource, function: Callable[..., Any]) -> Any:
     if kind == "generator":
         return _like(function, _generator(resource, function))
     is_async = kind == "coroutine"
+    resource.marked = True
     declared, passed, names = _signature(function)
     if not names.isdisjoint(_LOCAL):
         declared, passed = "*arguments, **named", "*arguments, **named"
@@ -311,7 +312,7 @@ def _generator(resource: Resource, function: Callable[..., Any]) -> Callable[...
         step: Any = functools.partial(next, inner)
         try:
             while True:
-                mark = nesting.mark(resource.identifier)
+                mark = resource.mark()
                 try:
                     value = step()
                 finally:
@@ -344,7 +345,7 @@ def _async_generator(resource: Resource, function: Callable[..., Any]) -> Callab
         step: Awaitable[Any] = inner.__anext__()
         try:
             while True:
-                mark = nesting.mark(resource.identifier)
+                mark = resource.mark()
                 try:
                     value = await step
                 finally:

@@ -4,7 +4,7 @@ A nested call of the same identifier is part of the outer one: no second ticket,
 `[identifier, outer mark, token]` in a ContextVar; emptying the list ends it, wherever a copy of the context still
 shows it. A task or thread that was started inside has a copy of the context and is a call of its own: a context
 variable's token works only in the context that made it, which tells the copies apart in C and costs nothing unless a
-mark is found. `bypass` is such a mark without a permit.
+mark is found. A bypass is such a mark without a permit.
 
 Whoever sets a mark keeps it until it ends. One that nobody keeps any more was left behind by an exception that hit
 between two instructions (of a signal handler, say); it counts for nothing, or this thread would be unguarded for ever.
@@ -14,21 +14,15 @@ Only hooks that can contain another guarded object set marks (SQLAlchemy's, `per
 
 from __future__ import annotations
 
-import logging
 import sys
 from contextvars import Context, ContextVar
-from typing import TYPE_CHECKING, Any
-
-from bulkhead import events, tenancy
-
-if TYPE_CHECKING:
-    from types import TracebackType
+from typing import Any
 
 Mark = list[Any]
 current: ContextVar[Mark | None] = ContextVar("bulkhead.inside", default=None)
 getrefcount = getattr(sys, "getrefcount", lambda mark: sys.maxsize)  # noqa: ARG005  an interpreter without counts
-
-log = logging.getLogger("bulkhead")
+bypassed: set[str] = set()
+"""Identifiers that were ever bypassed: written in code, so few."""
 
 
 def own(innermost: Mark | None) -> Mark | None:
@@ -70,6 +64,11 @@ def inside(identifier: str) -> bool:
     return False
 
 
+def may_be_inside(identifier: str) -> bool:
+    """Can there be a mark of an identifier that nobody has used yet?"""
+    return current.get() is not None or identifier in bypassed
+
+
 def mark(identifier: str) -> Mark:
     """Begin to be inside; end it with `unmark`."""
     outer = current.get()
@@ -85,36 +84,3 @@ def unmark(ended: Mark) -> None:
     ended.clear()
     if outer and seen_here:
         outer[2] = current.set(outer)
-
-
-class bypass:  # noqa: N801  reads as a function: with bulkhead.bypass(identifier)
-    """`with bulkhead.bypass("postgres:main"):` calls of this task or thread are neither refused nor counted.
-
-    For migrations and consoles. Works with `with` and `async with`; announced by one event and one log line. Tasks and
-    threads that are started inside are not bypassed.
-    """
-
-    __slots__ = ("_identifier", "_marks")
-
-    def __init__(self, identifier: str) -> None:
-        self._identifier = identifier
-        self._marks: list[Mark] = []
-
-    def __enter__(self) -> None:
-        log.warning("[BULKHEAD] %s is bypassed here", self._identifier, extra={"identifier": self._identifier})
-        if events.anybody():
-            events.tell(events.Bypassed(self._identifier, tenancy.current.get(), "call", "query"))
-        self._marks.append(mark(self._identifier))
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        unmark(self._marks.pop())
-
-    async def __aenter__(self) -> None:
-        self.__enter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.__exit__(kind, error, traceback)

@@ -189,13 +189,24 @@ class Registry:
     def _again(self, resource: Resource) -> Callable[[], Resource]:
         """What leads from a resource that was forgotten or unregistered to the one in its place."""
         return partial(
-            self._for_drivers, resource.drivers, resource.identifier, resource.declared, resource.read_timeout
+            self._for_drivers,
+            resource.drivers,
+            resource.marked,
+            resource.identifier,
+            resource.declared,
+            resource.read_timeout,
         )
 
     def _for_drivers(
-        self, drivers: tuple[str, ...], identifier: str, options: Options, read_timeout: float | None
+        self,
+        drivers: tuple[str, ...],
+        marked: bool,  # noqa: FBT001  passed by partial
+        identifier: str,
+        options: Options,
+        read_timeout: float | None,
     ) -> Resource:
         found = self._look_up(identifier, options, read_timeout)
+        found.marked = found.marked or marked
         for driver in drivers:
             found.guarded_by(driver)
         return found
@@ -285,7 +296,7 @@ class Late:
 
     __slots__ = ("_driver", "_driver_kind", "_known", "_name", "_raw", "_read_timeout")
 
-    late = True
+    late = marked = True  # whether its resource is marked is seen when that is known
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
-from bulkhead import tenancy
+from bulkhead import nesting, tenancy
 from bulkhead.admission import ENFORCE, OFF, Gate
 from bulkhead.circuit.epochs import Open
 from bulkhead.counting import Tally
@@ -68,7 +68,13 @@ class Resource(Gate):
         if driver not in self.drivers:
             self.drivers = (*self.drivers, driver)
             self.nests = len(self.drivers) > 1
+            self.marked = self.marked or self.nests
         return self
+
+    def mark(self) -> nesting.Mark:
+        """Begin to be inside a call of this resource: nested ones are part of it. `nesting.unmark` ends it."""
+        self.marked = True
+        return nesting.mark(self.identifier)
 
     def check(self, site: Site) -> None:
         """Raise the site's open error while the circuit is open and its time not over; takes nothing, asks no probe."""
@@ -285,6 +291,7 @@ class Resource(Gate):
         """Unregistered: whoever still holds this object is sent on to the one that is registered now."""
         with self.lock:
             self.successor = successor
+            self.marked = True  # marks are seen by the successor only
             self.configure()
             self.special()
 

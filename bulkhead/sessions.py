@@ -106,7 +106,7 @@ class PermitContext:
 
     def _enter(self, permit: Permit) -> None:
         self._session = Session(permit, DIRECT, self._gate.clock())
-        self._mark = nesting.mark(self._gate.identifier)
+        self._mark = self._gate.mark()
 
     def _exit(self, error: BaseException | None) -> None:
         session, mark, self._session, self._mark = self._session, self._mark, None, None

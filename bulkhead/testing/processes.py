@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -31,6 +31,7 @@ RESERVED = frozenset({5432, 6379, 8474})
 # Somebody may take the port between our look and the server's bind.
 TRIES = 3
 POLL_SECONDS = 0.01
+END_SECONDS = 5.0
 
 
 class ServerUnavailable(RuntimeError):
@@ -76,6 +77,33 @@ def stop(pid: int) -> None:
 def state(pid: int) -> str:
     """One letter, as Linux has it: T stopped, Z dead and not yet waited for; OSError where there is none."""
     return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+
+
+def run_alone(command: list[str], seconds: float, **options: Any) -> tuple[int, str]:
+    """Run a program to its end: exit code and output. Interrupted or late, it is ended with whatever it started."""
+    with subprocess.Popen(
+        command,
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        **options,
+    ) as process:
+        try:
+            says, _ = process.communicate(timeout=seconds)
+        except BaseException:
+            # Its children belong to nobody once it is gone; that they are gone too is seen by their group being empty.
+            deadline = time.monotonic() + END_SECONDS
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                while time.monotonic() < deadline:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    time.sleep(POLL_SECONDS)
+            raise
+    return process.returncode, says
 
 
 class ServerProcess:

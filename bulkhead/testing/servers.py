@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from bulkhead.testing import binaries
-from bulkhead.testing.processes import ServerProcess, ServerUnavailable, children
+from bulkhead.testing.processes import ServerProcess, ServerUnavailable, children, run_alone
 
 ASK_SECONDS = 5.0
 POSTGRES_SETTINGS = {
@@ -136,9 +136,9 @@ class PostgresServer(ServerProcess):
         initdb += ["--auth=trust", "--no-sync", "--no-locale", "--encoding=UTF8", "--no-instructions"]
         uid, gid = self._user
         as_user: dict[str, Any] = {"user": uid, "group": gid, "extra_groups": []} if uid >= 0 else {}
-        done = subprocess.run(initdb, cwd="/", capture_output=True, text=True, check=False, timeout=60, **as_user)
-        if done.returncode:
-            raise ServerUnavailable(f"initdb failed: {(done.stderr or done.stdout).strip()[-600:]}")
+        code, says = run_alone(initdb, 60, **as_user)
+        if code:
+            raise ServerUnavailable(f"initdb failed: {says.strip()[-600:]}")
 
     def _copy_program(self) -> None:
         """The program lies where only root may go (a virtual environment in /root): give the server's user a copy.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from types import FunctionType
+from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from table import Line, control_line, paired_lines
@@ -36,14 +36,27 @@ ROWS = 500  # of a streamed result
 def variant(kind: type, driver: Driver, *, patched: bool) -> Any:
     """A subclass of a patched class with the hot functions of its own: ours, or again the driver's.
 
-    Each client of a group has such classes of its own, so that all of them disturb the interpreter's caches alike.
+    Each client of a group has such classes of its own, so that all of them disturb the interpreter's caches alike, and
+    its own copies of these functions: the interpreter specialises code for the one class that it sees there in a
+    program, and gives that up where several take turns.
     """
     hot = {
-        attribute: ours if patched else vars(ours)["__wrapped__"]
+        attribute: _copy(ours) if patched else _copy(vars(ours)["__wrapped__"])
         for _, attribute, _, ours in driver._done  # nothing else knows them
         if isinstance(ours, FunctionType) and inspect.getattr_static(kind, attribute, None) is ours
     }
     return type(kind.__name__, (kind,), hot)
+
+
+def _copy(function: FunctionType) -> FunctionType:
+    """The function with code of its own; of a guarded one, what it guards too."""
+    wrapped = vars(function).get("__wrapped__")
+    cells = function.__closure__ or ()
+    code = function.__code__.replace()
+    own = tuple(CellType(_copy(wrapped)) if cell.cell_contents is wrapped else cell for cell in cells)
+    copied = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, own)
+    copied.__kwdefaults__ = function.__kwdefaults__
+    return copied
 
 
 def unprotected(driver: Driver, make: Callable[[], Any]) -> Any:

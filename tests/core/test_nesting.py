@@ -7,17 +7,22 @@ import contextlib
 import contextvars
 import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from stories import Boom, at_rest, circuit, fail, full, hold, resource, together, work_for
 
-from bulkhead import CircuitOpenError, ResourceBusyError, bypass, subscribe
+import bulkhead
+from bulkhead import CircuitOpenError, Resource, ResourceBusyError, bypass, subscribe, unregister
+from bulkhead.adapter import guard
 from bulkhead.events import Bypassed
 from bulkhead.nesting import current, inside, mark, unmark
+from bulkhead.outcomes import DIRECT
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
 pytestmark = pytest.mark.anyio
 
@@ -293,3 +298,75 @@ def test_bypass_of_one_identifier_is_no_bypass_of_another() -> None:
     one.open()
     with bypass("call:else"), pytest.raises(CircuitOpenError), one.permit():
         pass
+
+
+class Client:
+    """A client of a driver, whose calls look for a mark only if its resource says that there can be one."""
+
+    def __init__(self, guarding: Resource) -> None:
+        self.bulkhead = guarding.guarded_by("driver")
+
+    def _call(self) -> int:
+        return self.bulkhead.in_use
+
+    call = guard(_call, DIRECT)
+
+
+def test_a_client_is_inside_a_permit_of_its_resource() -> None:
+    one = resource(tickets=1)
+    client = Client(one)
+    assert client.call() == 1
+    for _ in range(2):
+        with one.permit():
+            assert client.call() == 1
+    assert client.call() == 1
+    at_rest(one)
+
+
+@pytest.fixture
+def registered() -> Iterator[Callable[[], Resource]]:
+    """Get or create a registered resource with one ticket."""
+    yield partial(bulkhead.resource, "nested", tickets=1)
+    unregister("call:nested")
+
+
+def test_a_client_is_inside_a_permit_of_the_resource_that_replaced_its_own(registered: Callable[[], Resource]) -> None:
+    client = Client(registered())
+    unregister("call:nested")
+    with registered().permit():
+        assert client.call() == 0
+    client.call()
+
+
+def test_a_client_is_inside_a_permit_that_its_resource_was_replaced_under(registered: Callable[[], Resource]) -> None:
+    old = registered()
+    client = Client(old)
+    with old.permit():
+        unregister("call:nested")
+        new = registered()
+        held = hold(new)
+        assert client.call() == 1  # of the old one, which has the permit
+        assert Client(new).call() == 1
+        held.end()
+
+
+def test_a_bypass_holds_for_what_another_thread_registers_meanwhile(registered: Callable[[], Resource]) -> None:
+    with bypass("call:nested"):
+        with ThreadPoolExecutor(1) as threads:
+            one = threads.submit(registered).result()
+        client = Client(one)
+        held = hold(one)
+        assert client.call() == 1
+    with pytest.raises(ResourceBusyError):
+        client.call()
+    held.end()
+
+
+def test_a_bypass_holds_for_what_is_registered_already(registered: Callable[[], Resource]) -> None:
+    client = Client(registered())
+    held = hold(registered())
+    with bypass("call:nested"):
+        assert client.call() == 1
+    with pytest.raises(ResourceBusyError):
+        client.call()
+    held.end()

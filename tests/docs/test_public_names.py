@@ -15,7 +15,7 @@ CORE = """
 """
 ADAPTER = """
     Adapter Cause Checkout CircuitOpenError ConfigurationError Errors Late Options Outcome Permit Rejected Resource
-    ResourceBusyError Session Site UnknownTenantError detached guard inside interpret make_errors mark nesting protects
+    ResourceBusyError Session Site UnknownTenantError detached guard inside interpret make_errors nesting protects
     resolver set_resolver unmark verdict
 """
 EVENTS = "Busy Bypassed CircuitOpen Event Failure Ignored LruGc StateChange Subscription Success WouldReject"
