@@ -18,7 +18,7 @@ demo: environment  ## see it work: the same load without and with protection, on
 test: environment  ## every test on one interpreter (under 10 minutes)
 	@$(BIN)/python -m pytest --cov --cov-report=term $(ARGS)
 
-test-all: environment  ## every test on every interpreter found, on one with full counts (under 60 minutes); what CI runs
+test-all: environment  ## every test on every interpreter found, with full counts (under 60 minutes); what CI runs
 	@.ci/run-all
 
 resilience: environment  ## only the tests with a bad network or a hanging server
