@@ -2,8 +2,9 @@
 
 A pool connects in workers, for nobody in particular: their connects take no ticket, no probe and no tenant, but their
 failures count, and while the circuit is half-open they go one at a time. `getconn` asks the circuit before it queues,
-so that nobody waits for a connection that cannot come, and takes the tenant's connection ticket
-(tenant_connections), which `putconn` gives back.
+so that nobody waits for a connection that cannot come, and takes the tenant's connection tickets: that of the pool's
+own limit (tenant_connections), and whatever the pool's options that of the process (max_db_connections). `putconn`
+gives both back; the latter also the end of the connection itself.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from adapters._psycopg_errors import adapter
-from bulkhead.adapter import Late, detached, inside, resolver
+from bulkhead.adapter import Late, connections, detached, inside, resolver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from bulkhead.adapter import Checkout, Resource
 
     Bind = Callable[[object, tuple[Any, ...], dict[str, Any]], Resource | Late | None]
+    Tickets = tuple[Checkout | None, Checkout | None]  # of tenant_connections, of max_db_connections
+
+caps = connections.caps
 
 in_worker: ContextVar[bool] = ContextVar("bulkhead_psycopg_worker", default=False)
 """Is this code run by a worker of a pool?"""
@@ -114,40 +118,60 @@ def _resource_of(pool: Any, bind: Bind) -> Resource | None:
     return bound.now() if isinstance(bound, Late) else bound
 
 
-def _ask(pool: Any, bind: Bind) -> Checkout | None:
-    """Refuse while the circuit is open, else take the tenant's connection ticket."""
-    resource = _resource_of(pool, bind)
-    if resource is None or inside(resource.identifier):
-        return None
-    resource.check(adapter.connection)
-    return resource.checkout(adapter.connection) if resource.options.tenant_connections is not None else None
+def _ask(pool: Any, bind: Bind) -> Tickets | None:
+    """Refuse while the circuit is open, else take the tenant's connection tickets."""
+    resource, own = _resource_of(pool, bind), None
+    if resource is not None and not inside(resource.identifier):
+        resource.check(adapter.connection)
+        if resource.options.tenant_connections is not None:
+            own = resource.checkout(adapter.connection)
+    if not caps.on:
+        return None if own is None else (own, None)
+    try:
+        # For an engine of SQLAlchemy that makes its connections of this pool: its checkout was counted.
+        cap = None if inside(connections.LENDING) else connections.checkout(adapter.connection)
+    except BaseException:
+        _end(own)
+        raise
+    return own, cap
 
 
-def _given(pool: Any, connection: Any, checkout: Checkout | None) -> None:
+def _end(*tickets: Checkout | None) -> None:
+    for ticket in tickets:
+        if ticket is not None:
+            ticket.end()
+
+
+def _given(pool: Any, connection: Any, tickets: Tickets | None) -> None:
     if not hasattr(pool, "bulkhead_bound"):
         pool.bulkhead_bound = connection.bulkhead
-    if checkout is not None:
-        connection.bulkhead_checkout = checkout
+    if tickets is not None:
+        connection.bulkhead_checkout = tickets
 
 
-def _take_from(connection: Any) -> Checkout | None:
-    """The connection's ticket, taken off before the pool may hand the connection to somebody else."""
-    checkout, connection.bulkhead_checkout = connection.bulkhead_checkout, None
-    return checkout  # type: ignore[no-any-return]
+def _take_from(connection: Any) -> Tickets | None:
+    """The connection's tickets, taken off before the pool may hand the connection to somebody else."""
+    tickets, connection.bulkhead_checkout = connection.bulkhead_checkout, None
+    return tickets  # type: ignore[no-any-return]
+
+
+def closed(tickets: Tickets | None) -> None:
+    """A connection with these tickets was closed: the process has one less. Its place in the pool is not free yet."""
+    if tickets is not None:
+        _end(tickets[1])
 
 
 def _getconn(driver: Driver, original: Callable[..., Any], bind: Bind) -> Callable[..., Any]:
     def getconn(self: Any, timeout: float | None = None) -> Any:
         if driver.off:
             return original(self, timeout)
-        checkout = _ask(self, bind)
+        tickets = _ask(self, bind)
         try:
             connection = original(self, timeout)
         except BaseException:
-            if checkout is not None:
-                checkout.end()
+            _end(*(tickets or ()))
             raise
-        _given(self, connection, checkout)
+        _given(self, connection, tickets)
         return connection
 
     return getconn
@@ -157,14 +181,13 @@ def _async_getconn(driver: Driver, original: Callable[..., Any], bind: Bind) -> 
     async def getconn(self: Any, timeout: float | None = None) -> Any:  # noqa: ASYNC109  the driver's signature
         if driver.off:
             return await original(self, timeout)
-        checkout = _ask(self, bind)
+        tickets = _ask(self, bind)
         try:
             connection = await original(self, timeout)
         except BaseException:
-            if checkout is not None:
-                checkout.end()
+            _end(*(tickets or ()))
             raise
-        _given(self, connection, checkout)
+        _given(self, connection, tickets)
         return connection
 
     return getconn
@@ -174,15 +197,14 @@ def _putconn(driver: Driver, original: Callable[..., Any]) -> Callable[..., Any]
     def putconn(self: Any, conn: Any) -> Any:
         if driver.off:
             return original(self, conn)
-        checkout = _take_from(conn)
+        tickets = _take_from(conn)
         try:
             original(self, conn)
         except ValueError:  # it is not this pool's: it stays with the caller
-            conn.bulkhead_checkout, checkout = checkout, None
+            conn.bulkhead_checkout, tickets = tickets, None
             raise
         finally:
-            if checkout is not None:
-                checkout.end()
+            _end(*(tickets or ()))
 
     return putconn
 
@@ -191,14 +213,13 @@ def _async_putconn(driver: Driver, original: Callable[..., Any]) -> Callable[...
     async def putconn(self: Any, conn: Any) -> Any:
         if driver.off:
             return await original(self, conn)
-        checkout = _take_from(conn)
+        tickets = _take_from(conn)
         try:
             await original(self, conn)
         except ValueError:
-            conn.bulkhead_checkout, checkout = checkout, None
+            conn.bulkhead_checkout, tickets = tickets, None
             raise
         finally:
-            if checkout is not None:
-                checkout.end()
+            _end(*(tickets or ()))
 
     return putconn

@@ -1,34 +1,38 @@
-"""The pool of one engine: connects are guarded calls, and checked-out connections may be limited per tenant.
+"""Pools: an engine's connects are guarded calls, and checked-out connections may be limited per tenant.
 
-Both hooks sit on the pool object and move on to the pool that replaces it when the engine is disposed of. A connection
-ticket is taken before the pool's own queue, so a tenant at its limit never waits in it, and is kept on the pool's
-record of that connection until the record is checked in (closed, invalidated, reset failed, garbage) or detached.
-Nothing is ever refused inside the pool's checkout or ping: that would destroy healthy connections.
+Two limits, each with its ticket. `tenant_connections` belongs to one engine: its hook sits on the pool object and moves
+on to the pool that replaces it when the engine is disposed of. `max_db_connections` belongs to the process: its hook
+is `Pool.connect` of all pools. Both are taken before the pool's own queue, so a tenant at its limit never waits in it,
+and go back when the pool's record of that connection is checked in (closed, invalidated, reset failed, garbage) or
+the connection is detached. Nothing is ever refused inside the pool's checkout or ping: that would destroy healthy
+connections. Pools that lend one connection several times (StaticPool, SingletonThreadPool) have neither limit.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import event
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
-from bulkhead.adapter import inside, unmark
+from bulkhead.adapter import connections, inside, nesting, unmark
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sqlalchemy.pool import Pool
 
+    from adapters._patch import Driver
     from adapters._sqlalchemy_calls import Guards
+    from bulkhead.adapter import Checkout, Site
+
+caps = connections.caps
+_LEND_ONE_SEVERAL_TIMES = (SingletonThreadPool, StaticPool)
 
 
 def hook(pool: Pool, guards: Guards) -> None:
     """Guard the connects of a pool, and its checkouts where each is a connection of its own."""
     pool._creator = _connecting(pool._invoke_creator, guards)  # noqa: SLF001  the setter rebuilds _invoke_creator
-    if not isinstance(pool, (SingletonThreadPool, StaticPool)):  # these lend one connection several times
-        event.listen(pool, "checkin", _returned)
-        event.listen(pool, "detach", _returned)
+    if not isinstance(pool, _LEND_ONE_SEVERAL_TIMES):
         _hook_checkout(pool, guards)
 
 
@@ -60,6 +64,9 @@ def _connecting(original: Callable[[Any], Any], guards: Guards) -> Callable[...,
     return connect
 
 
+# ---- checkouts
+
+
 def _hook_checkout(pool: Any, guards: Guards) -> None:
     original, recreate = pool.connect, pool.recreate
 
@@ -69,14 +76,7 @@ def _hook_checkout(pool: Any, guards: Guards) -> None:
         resource = guards.resource()
         if resource.options.tenant_connections is None:
             return original()
-        checkout = resource.checkout(guards.connection)
-        try:
-            fairy = original()
-            fairy._connection_record.bulkhead_checkout = checkout  # noqa: SLF001  what the events are given
-        except BaseException:
-            checkout.end()
-            raise
-        return fairy
+        return _checked_out(original, resource.checkout(guards.connection))
 
     def recreate_hooked() -> Any:
         successor = recreate()
@@ -86,7 +86,69 @@ def _hook_checkout(pool: Any, guards: Guards) -> None:
     pool.connect, pool.recreate = connect, recreate_hooked
 
 
-def _returned(dbapi_connection: Any, connection_record: Any) -> None:  # noqa: ARG001  the signature of the events
-    checkout = vars(connection_record).pop("bulkhead_checkout", None)
-    if checkout is not None:
+def capped(driver: Driver, site: Site, original: Callable[[Pool], Any]) -> Callable[[Pool], Any]:
+    """What replaces `Pool.connect`, for all pools: each checkout takes one of the tenant's max_db_connections."""
+
+    def lend(pool: Pool) -> Any:
+        checkout = None if isinstance(pool, _LEND_ONE_SEVERAL_TIMES) else connections.checkout(site)
+        if checkout is None:
+            return original(pool)
+        around = nesting.mark(connections.LENDING)
+        try:
+            return _checked_out(lambda: original(pool), checkout)
+        finally:
+            unmark(around)
+
+    def connect(self: Pool) -> Any:
+        if caps.on and not driver.off:
+            return lend(self)
+        return original(self)
+
+    return connect
+
+
+class _GivesBack:
+    """What a record calls when it is checked in, and drops when its connection is invalidated."""
+
+    __slots__ = ("checkout",)
+
+    def __init__(self, checkout: Checkout) -> None:
+        self.checkout = checkout
+
+    def __call__(self, dbapi_connection: object) -> None:  # noqa: ARG002  what records hand over
+        self.checkout.end()
+
+
+def _checked_out(original: Callable[[], Any], checkout: Checkout) -> Any:
+    """A connection of the pool that gives the ticket back when it is returned; an error gives it back now."""
+    try:
+        fairy = original()
+        record = fairy._connection_record  # noqa: SLF001  nothing public is told of a check-in at no cost for others
+        if record is None:  # a listener has detached it
+            checkout.end()
+        else:
+            record.finalize_callback.append(_GivesBack(checkout))
+    except BaseException:
         checkout.end()
+        raise
+    return fairy
+
+
+def detaching(original: Callable[[Any], None]) -> Callable[[Any], None]:
+    """What replaces `detach`: before the pool can lend the record again its tickets are taken off it."""
+
+    def detach(self: Any) -> None:
+        record = self._connection_record
+        if record is None:
+            original(self)
+            return
+        ours = [one for one in record.finalize_callback if isinstance(one, _GivesBack)]
+        for one in ours:
+            record.finalize_callback.remove(one)
+        try:
+            original(self)
+        finally:
+            for one in ours:
+                one.checkout.end()
+
+    return detach

@@ -35,7 +35,7 @@ from adapters._psycopg_errors import (
     outcome,
 )
 from adapters._psycopg_limits import SLEEPS, Deadline, limited
-from adapters._psycopg_pool import MINIMUM, background, in_worker, patch_pool
+from adapters._psycopg_pool import MINIMUM, background, closed, in_worker, patch_pool
 from bulkhead.adapter import Late, Resource, inside, resolver
 
 if TYPE_CHECKING:
@@ -224,22 +224,32 @@ def _wait_conn(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: An
 
 def _close(original: Callable[..., Any]) -> Callable[..., Any]:
     def close(self: Any) -> None:
+        if driver.off:
+            original(self)
+            return
+        tickets = self.bulkhead_checkout  # a pool with close_returns may have lent it to somebody else at the end
         try:
             original(self)
         finally:
-            if not driver.off:
+            if self.closed and not driver.off:
                 release(self)
+                closed(tickets)
 
     return close
 
 
 def _close_async(original: Callable[..., Any]) -> Callable[..., Any]:
     async def close(self: Any) -> None:
+        if driver.off:
+            await original(self)
+            return
+        tickets = self.bulkhead_checkout  # a pool with close_returns may have lent it to somebody else at the end
         try:
             await original(self)
         finally:
-            if not driver.off:
+            if self.closed and not driver.off:
                 release(self)
+                closed(tickets)
 
     return close
 

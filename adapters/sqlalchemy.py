@@ -4,9 +4,10 @@
     create_engine("postgresql+psycopg://host/db?plugin=bulkhead&bulkhead=main")
 
 An engine with options has its own dialect's `do_execute` family, its pool's creator and its pool's `connect` replaced
-on the instances; other engines are not touched. The one patch of a class is `URL._instantiate_plugins`, so that
-`bulkhead=` is understood wherever `create_engine` was imported from. Options in `connect_args` belong to the driver
-below. Not guarded: cursors of `raw_connection()`, and statements that a `do_execute` listener answers itself.
+on the instances; statements of other engines are not touched. Patched on classes are `URL._instantiate_plugins`, so
+that `bulkhead=` is understood wherever `create_engine` was imported from, and what max_db_connections needs for the
+engines of the whole process: `Pool.connect` and `detach` of its connections. Options in `connect_args` belong to the
+driver below. Not guarded: cursors of `raw_connection()`, and statements that a `do_execute` listener answers itself.
 
 What a statement's call does is in _sqlalchemy_calls.py, what the pool does in _sqlalchemy_pool.py, which errors count
 in _sqlalchemy_outcomes.py.
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import exc
 from sqlalchemy.dialects import plugins
 from sqlalchemy.engine import URL, CreateEnginePlugin, Engine
+from sqlalchemy.pool import Pool, _ConnectionFairy
 
 from adapters import _sqlalchemy_calls as calls
 from adapters import _sqlalchemy_pool as pools
@@ -226,6 +228,8 @@ def _understanding(original: Callable[[URL, Mapping[str, Any]], Any]) -> Callabl
 
 def _patch() -> None:
     driver.replace(URL, "_instantiate_plugins", _understanding)
+    driver.replace(Pool, "connect", lambda original: pools.capped(driver, adapter.connection, original))
+    driver.replace(_ConnectionFairy, "detach", pools.detaching)
     protects("sqlalchemy", protect_client)
 
 

@@ -15,6 +15,7 @@ from bulkhead import events, tenancy
 from bulkhead.causes import Cause
 from bulkhead.circuit.epochs import Closed
 from bulkhead.entries import ignore
+from bulkhead.log_lines import say, without_secrets
 from bulkhead.outcomes import DIRECT, FAILURE, IGNORED, SUCCESS, Outcome, Site, overrun, verdict
 from bulkhead.tickets.pool import Pool, Ticket
 
@@ -256,15 +257,16 @@ class Account:
         if circuit.tenant is None and circuit is not self.circuit:  # a parent's, in a forked child
             return
         for change in changes:
-            log.warning(
-                "[BULKHEAD] state_change identifier=%s%s old=%s new=%s reason=%s%s",
-                self.identifier,
-                "" if circuit.tenant is None else " (a tenant's own circuit)",
-                change.old,
-                change.new,
-                change.reason,
-                "" if change.cause is None else f" error={change.cause.text}",
-                extra={"identifier": self.identifier, "old": change.old, "new": change.new, "reason": change.reason},
+            say(
+                "state_change",
+                identifier=self.identifier,
+                circuit="shared" if circuit.tenant is None else "tenant",  # whose is not told: ids are personal
+                old=change.old,
+                state=change.new,
+                reason=change.reason,
+                driver=site.driver,
+                scope=site.scope,
+                error=None if change.cause is None else without_secrets(change.cause.text),
             )
             if events.anybody():
                 events.tell(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bulkhead import nesting
+from bulkhead import connections, nesting
 from bulkhead.causes import Cause
 from bulkhead.definitions import interpret, resolver, set_resolver
 from bulkhead.entries import Permit
@@ -44,6 +44,7 @@ __all__ = [
     "Session",
     "Site",
     "UnknownTenantError",
+    "connections",
     "detached",
     "guard",
     "inside",

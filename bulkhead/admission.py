@@ -225,6 +225,8 @@ class Gate(Refusals):
 
     def _decide(self, site: Site) -> Answer:
         """A permit, or what stands against it. Never waits."""
+        if not self.at_once and events.anybody():
+            events.next_call()
         tenant = tenancy.current.get()
         self.touched = True
         if self.timed and self.clock() >= self.due:

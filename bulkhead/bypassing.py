@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from bulkhead import events, nesting, tenancy
+from bulkhead.log_lines import say
 from bulkhead.registry import find
 
 if TYPE_CHECKING:
     from types import TracebackType
-
-log = logging.getLogger("bulkhead")
 
 
 class bypass:  # noqa: N801  reads as a function: with bulkhead.bypass(identifier)
@@ -28,7 +26,7 @@ class bypass:  # noqa: N801  reads as a function: with bulkhead.bypass(identifie
         self._marks: list[nesting.Mark] = []
 
     def __enter__(self) -> None:
-        log.warning("[BULKHEAD] %s is bypassed here", self._identifier, extra={"identifier": self._identifier})
+        say("bypassed", "this resource is bypassed here", identifier=self._identifier)
         if events.anybody():
             events.tell(events.Bypassed(self._identifier, tenancy.current.get(), "call", "query"))
         nesting.bypassed.add(self._identifier)

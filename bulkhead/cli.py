@@ -1,7 +1,7 @@
 """The command `bulkhead`: what it takes, and which part of the toolkit answers.
 
-Exit statuses: 0 well; 1 `doctor` found something that needs doing; 2 wrong use, or something that is needed is not
-there; 128 + n ended by signal n.
+Exit statuses: 0 well; 1 `doctor` or `config` found something that needs doing; 2 wrong use, or something that is
+needed is not there; 128 + n ended by signal n.
 """
 
 from __future__ import annotations
@@ -73,7 +73,34 @@ def parser() -> argparse.ArgumentParser:
         description="Prints the table of all options, as it is in the README.",
     )
     options.add_argument("--defaults", action="store_true", help="the process-wide values of bulkhead.defaults()")
+    _config_parser(commands.add_parser("config", help="check a settings file, or show what it amounts to"))
     return top
+
+
+def _config_parser(config: argparse.ArgumentParser) -> None:
+    config.description = (
+        "What the settings say: one TOML file (bulkhead.toml, or a pyproject.toml with a table [tool.bulkhead]) and "
+        "BULKHEAD_SECTION__KEY variables over it. Without a file named: the one of BULKHEAD_SETTINGS, else the one in "
+        "the current folder. Secrets are not shown."
+    )
+    parts = config.add_subparsers(dest="part", required=True, metavar="WHAT")
+    check = parts.add_parser(
+        "check",
+        help="find all that is wrong with a file",
+        description="Lists all that is wrong, with file and key, in lines that begin with !!; exit status 1 if there "
+        "are any.",
+    )
+    check.add_argument("file", nargs="?", help="the settings file")
+    show = parts.add_parser(
+        "show",
+        help="print the values in force and where each comes from",
+        description="Prints the values that would be in force here and where each comes from: the file, a variable "
+        "of the environment, or the default. Exit status 1 if they cannot be used.",
+    )
+    show.add_argument("--file", help="the settings file")
+    show.add_argument(
+        "--json", action="store_true", help="for programs; with the options of resources that have defaults"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -86,6 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _doctor(given.module)
         if given.command == "demo":
             return _demo(given)
+        if given.command == "config":
+            return _config(given)
         from bulkhead.option_set import process_table, table  # noqa: PLC0415  each command loads what it needs
 
         print(process_table() if given.defaults else table(), end="")  # noqa: T201
@@ -111,6 +140,14 @@ def _doctor(module: str | None) -> int:
         sys.path.insert(0, "")  # as `python -m` does: the application is in the folder one is in
     text, well = report(module)
     print(text, flush=True)  # noqa: T201
+    return 0 if well else 1
+
+
+def _config(given: argparse.Namespace) -> int:
+    from bulkhead.console import config  # noqa: PLC0415
+
+    text, well = config.check(given.file) if given.part == "check" else config.show(given.file, as_json=given.json)
+    print(text, file=sys.stdout if well or given.part == "check" else sys.stderr, flush=True)
     return 0 if well else 1
 
 

@@ -20,6 +20,7 @@ Ask = Callable[[str, "str | None", "int | None", Mapping[str, Any]], object]
 """callable(driver, host, port, extra) -> any form of options."""
 
 _known: dict[str, Options] = {}
+_superseded: dict[str, Options] = {}  # by a reload of the settings: name -> the definition before
 _resolver: Ask | None = None
 
 
@@ -52,6 +53,27 @@ def defined(name: str) -> Options:
             f"no options are defined under the name {shown(name)}; define them with bulkhead.define(name, …): "
             f"{nearest(name, known_names())}"
         ) from None
+
+
+def known(name: str) -> Options | None:
+    """The options defined under this name; None = there are none."""
+    return _known.get(name)
+
+
+def supersede(name: str) -> None:
+    """The definition under this name is about to be replaced: clients that still ask with it are not wrong."""
+    if name in _known:
+        _superseded[name] = _known[name]
+
+
+def redefine(name: str, options: Options) -> None:
+    """Replace the definition under this name; for a reload of the settings."""
+    _known[name] = options
+
+
+def superseded(options: Options) -> bool:
+    """Whether these options are a definition that was replaced, or is about to be."""
+    return options in _superseded.values()
 
 
 def known_names() -> list[str]:

@@ -59,7 +59,7 @@ class CircuitOpenError(Rejected):
 
 
 class ResourceBusyError(Rejected):
-    """No ticket was free. `args` = (identifier, tenant, limit)."""
+    """No ticket was free. `args` = (identifier, tenant, limit), and where there is more to say, that as text."""
 
     @property
     def limit(self) -> str:
@@ -68,7 +68,8 @@ class ResourceBusyError(Rejected):
 
     def __str__(self) -> str:
         whose = "" if self.tenant is None else f" for tenant {self.tenant!r}"
-        return f"{self.identifier!r} is busy{whose}: the {self.limit} limit is reached"
+        more = "".join(f"; {text}" for text in self.args[3:])
+        return f"{self.identifier!r} is busy{whose}: the {self.limit} limit is reached{more}"
 
 
 class UnknownTenantError(Rejected):

@@ -197,6 +197,7 @@ class _State:
     def __init__(self) -> None:
         self.subscriptions: tuple[Subscription, ...] = ()
         self.endings = False
+        self.next_call: Callable[[], object] | None = None
         self.listeners: list[Callable[[], object]] = []
 
     def replace(self, subscriptions: tuple[Subscription, ...]) -> None:
@@ -235,9 +236,31 @@ def on_change(listener: Callable[[], object]) -> None:
     _state.listeners.append(listener)
 
 
+def at_next_call(function: Callable[[], object]) -> None:
+    """Call `function()` in the thread of the next guarded call, before that is admitted.
+
+    For the core: what a process needs only if it makes guarded calls begins there. Two threads may call it at once.
+    """
+    _state.next_call = function
+    _state.changed()
+
+
+def next_call() -> None:
+    """A guarded call begins, on the slow path: as long as somebody waits for it, all calls take that."""
+    function = _state.next_call
+    if function is None:
+        return
+    _state.next_call = None
+    _state.changed()
+    try:
+        function()
+    except Exception:
+        log.exception("[BULKHEAD] what was to begin with the first guarded call could not begin")
+
+
 def anybody() -> bool:
-    """Is there any subscriber?"""
-    return bool(_state.subscriptions)
+    """Is there any subscriber, or somebody who waits for the next call?"""
+    return bool(_state.subscriptions) or _state.next_call is not None
 
 
 def endings_wanted() -> bool:
@@ -247,6 +270,8 @@ def endings_wanted() -> bool:
 
 def tell(event: Event) -> None:
     """Deliver an event to all who asked for its kind."""
+    if _state.next_call is not None and type(event) is not LruGc:  # not all that is counted passes a resource
+        next_call()
     for subscription in _state.subscriptions:
         subscription.deliver(event)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bulkhead.circuit.epochs import Closed, Open
 
@@ -25,13 +25,13 @@ def explain(resource: Resource) -> str:
     with resource.lock:
         pools = list(resource.tenants.table.values())
         ignored, failures = resource.ignored.value, resource.failures.value
-        rejections = resource.refused.numbers()
+        rejections, refused_at = resource.refused.numbers(), dict(resource.refused_at)
     lines += [
         _circuit(pool.circuit, now, f"the circuit of tenant {pool.tenant!r}")
         for pool in pools
         if pool.circuit is not None and pool.circuit.state != "closed"
     ]
-    lines.append(_tickets(resource))
+    lines.append(_tickets(resource, now))
     full = [pool for pool in pools if pool.limit != inf and pool.in_use >= pool.limit]
     if full:
         named = ", ".join(repr(pool.tenant) for pool in full[:MOST_TENANTS])
@@ -40,7 +40,8 @@ def explain(resource: Resource) -> str:
     if waiting := len(resource.queue):
         lines.append(f"{waiting} callers wait for tickets")
     if rejections:
-        lines.append("rejected so far: " + ", ".join(f"{count} {reason}" for reason, count in rejections.items()))
+        told = [f"{count} {reason}{_when(refused_at.get(reason), now)}" for reason, count in rejections.items()]
+        lines.append("rejected so far: " + ", ".join(told))
     if ignored and not failures:
         lines.append(f"{ignored} calls ended without saying anything about the resource (cancelled, or local errors)")
     return "\n".join(lines)
@@ -78,7 +79,26 @@ def _circuit(circuit: Circuit, now: float, what: str) -> str:
     )
 
 
-def _tickets(resource: Resource) -> str:
+def _tickets(resource: Resource, now: float) -> str:
+    oldest = min((began for known in _watched(resource) for began, *_ in known), default=None)
+    longest = "" if oldest is None else f", the longest for {now - oldest:.3g} s"
     if resource.limit is None:
-        return f"{resource.in_use} calls in flight hold tickets; the resource as a whole has no limit"
-    return f"{resource.in_use} of {resource.limit} tickets are in use"
+        return f"{resource.in_use} calls in flight hold tickets{longest}; the resource as a whole has no limit"
+    return f"{resource.in_use} of {resource.limit} tickets are in use{longest}"
+
+
+def _watched(resource: Resource) -> list[list[Any]]:
+    """Where call_timeout notes on tickets when their calls began; those that are overdue are not among them."""
+    if not resource.timed or resource.shared is None:
+        return []
+    return [ticket.since.copy() for known in resource.shared.watch.copy() if (ticket := known()) is not None]
+
+
+def _when(noted: tuple[float, int, float] | None, now: float) -> str:
+    """Times are noted at refusals that are logged: the 1st, 2nd, 4th … So this costs the others nothing."""
+    if noted is None:
+        return ""
+    first, number, latest = noted
+    if number == 1:
+        return f" ({now - first:.3g} s ago)"
+    return f" (the first {now - first:.3g} s ago, no. {number} {now - latest:.3g} s ago)"

@@ -13,12 +13,13 @@ import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, fields
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from bulkhead.errors import ConfigurationError
 from bulkhead.tenancy import tenant_text, text_fault
 
 T = TypeVar("T")
+Mark = Literal["restart", "secret", "code"]
 
 MAXIMUM_COUNT = 1_000_000
 MAXIMUM_SECONDS = 1e9  # 31 years; a thread cannot wait much longer (threading.TIMEOUT_MAX)
@@ -47,11 +48,26 @@ class Row(NamedTuple):
     values: Values
     part: str
     kinds: tuple[str, ...]
+    marks: tuple[Mark, ...] = ()
 
 
-def row(default: T, unit: str, meaning: str, values: Values, *, part: str = "", kinds: tuple[str, ...] = ()) -> T:
-    """A dataclass field with its row. `part` groups options for rules; `kinds` = the drivers that know it, () = all."""
-    return field(default=default, metadata={"row": Row(unit, meaning, values, part, kinds)})
+def row(
+    default: T,
+    unit: str,
+    meaning: str,
+    values: Values,
+    *,
+    part: str = "",
+    kinds: tuple[str, ...] = (),
+    marks: tuple[Mark, ...] = (),
+) -> T:
+    """A dataclass field with its row. `part` groups options for rules; `kinds` = the drivers that know it, () = all.
+
+    `marks`: "restart" = a reload of the settings does not change it; "secret" = its value is shown nowhere, error
+    texts included; "code" = it cannot stand in a settings file.
+    """
+    one = Row(unit, meaning, values, part, kinds, marks)
+    return field(default=default, repr="secret" not in marks, metadata={"row": one})
 
 
 def rows_of(table: type) -> dict[str, Row]:
@@ -77,7 +93,8 @@ def keep(name: str, value: object, one: Row) -> object:
     try:
         return one.values.keep(value)
     except Refused as refused:
-        raise Refused(f"{name} must be {one.values.says}, not {shown(value)}{refused}") from None
+        told = "what was given (its value is not shown)" if "secret" in one.marks else f"{shown(value)}{refused}"
+        raise Refused(f"{name} must be {one.values.says}, not {told}") from None
 
 
 def nearest(word: object, known: Iterable[str]) -> str:

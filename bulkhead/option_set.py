@@ -72,6 +72,7 @@ class Options:
         "identifier = `<kind>:<name>`, kind = redis, postgres, sql, http or call",
         Values("a text of 1 to 256 bytes without control characters", name_text),
         part="form",
+        marks=("restart",),
     )
     identifier: str | None = row(
         None,
@@ -79,6 +80,7 @@ class Options:
         "the identifier in full, where sharing across drivers is wanted",
         Values("a text like 'kind:name' of at most 256 bytes without control characters", identifier_text),
         part="form",
+        marks=("restart",),
     )
     tickets: int | None = row(
         None, "calls", "calls in flight on the resource, all tenants together; None = no limit", _LIMIT, part="tickets"
@@ -198,6 +200,7 @@ class Options:
         "exception class, tuple of classes, or callable(exception) -> True, False or None (= the adapter decides). "
         "Without an adapter every Exception is a failure",
         Values("an exception class, a tuple of them, or a callable that takes the exception, or None", failures),
+        marks=("code",),
     )
     mode: Literal["enforce", "shadow", "off"] = row(
         "enforce",
@@ -205,8 +208,10 @@ class Options:
         '"shadow" = decide and announce, but let every call run; "off" = do nothing',
         choice("enforce", "shadow", "off"),
     )
-    maximum_tenants: int = row(10_000, "tenants", "tenant entries kept per resource", whole(1))
-    dynamic: bool = row(False, "", "in the answer of a callable: ask it on each call", flag(), part="form")
+    maximum_tenants: int = row(10_000, "tenants", "tenant entries kept per resource", whole(1), marks=("restart",))
+    dynamic: bool = row(
+        False, "", "in the answer of a callable: ask it on each call", flag(), part="form", marks=("code",)
+    )
     force_config_validation: bool | None = row(
         None,
         "",
@@ -332,6 +337,17 @@ class Options:
         """These options with changes, validated again; what is not named stays, also where it has no use now."""
         check_known(changes, ROWS, self.label)
         made = _blank(frozenset(changes) - _THREE)
+        together: dict[str, Any] = self._values() | changes
+        Options.__init__(made, **together)
+        return made
+
+    def moved(self, before: Options, after: Options) -> Options:
+        """These options with what differs between two others changed as there; ConfigurationError as in `replace`.
+
+        Nothing counts as given, so an option that goes back to its default is no option without use.
+        """
+        made = _blank(frozenset())
+        changes = {name: new for name, (_, new) in before.differences(after).items()}
         together: dict[str, Any] = self._values() | changes
         Options.__init__(made, **together)
         return made

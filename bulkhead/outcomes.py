@@ -7,6 +7,7 @@ then the rules for cancellation. It never raises: a rule that fails is logged an
 from __future__ import annotations
 
 import logging
+from contextvars import ContextVar
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,6 +26,13 @@ if TYPE_CHECKING:
     from bulkhead.option_set import Options
 
 log = logging.getLogger("bulkhead")
+
+client_gone: ContextVar[object] = ContextVar("bulkhead_client_gone", default=None)
+"""True in value once the client that the current code works for has gone: what is cancelled then is no failure.
+
+A middleware puts an empty list here for each request, in whose context all tasks of the request start, and appends to
+it when it sees the client go. Looked at when a guarded call was cancelled, never on the way of one that was not.
+"""
 
 
 class Outcome(StrEnum):
@@ -126,7 +134,8 @@ def _of_others(
     if isinstance(error, (*_OURS, KeyboardInterrupt, SystemExit, GeneratorExit)):
         return IGNORED
     # What is left is a cancellation: asyncio's, trio's, or one like them.
-    return FAILURE if limit is not None and lasted is not None and lasted >= limit else IGNORED
+    late = limit is not None and lasted is not None and lasted >= limit
+    return FAILURE if late and not client_gone.get() else IGNORED
 
 
 def overrun(limit: float) -> TimeoutError:

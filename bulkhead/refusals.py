@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -10,23 +9,33 @@ from bulkhead import events
 from bulkhead.accounting import Account
 from bulkhead.circuit.epochs import Closed
 from bulkhead.counting import Tallies, Tally
+from bulkhead.log_lines import say
 from bulkhead.outcomes import FAILURE, Site
 
 if TYPE_CHECKING:
     from bulkhead.errors import Rejected
     from bulkhead.tickets.tenants import TenantPools
 
-log = logging.getLogger("bulkhead")
-
 UNKNOWN = "unknown_tenant"
+_SHADOW = "shadow_"
+_ADMISSION = "server:"  # resources that stand for requests and websockets, not for a dependency
+
+
+def kind_of(identifier: str, reason: str) -> str | None:
+    """Whose limit a refusal found reached: "request" or "db" if it was that of one tenant, else None."""
+    if reason == "requests" or (reason == "tenant" and identifier.startswith(_ADMISSION)):
+        return "request"
+    return "db" if reason in ("tenant", "connections") else None
 
 
 class Refusals(Account):
     """The other half of the books: calls that were not let through. None of them is an outcome of the resource."""
 
-    __slots__ = ("refused", "refused_open", "tenants")
+    __slots__ = ("refused", "refused_at", "refused_earlier", "refused_open", "tenants")
 
     refused: Tallies  # by reason
+    refused_at: dict[str, tuple[float, int, float]]  # reason -> when the first was, the last that was logged, and when
+    refused_earlier: dict[str, int]  # before `reset()`: counters of a monitoring system must not go back
     refused_open: Tally
     tenants: TenantPools
 
@@ -34,10 +43,23 @@ class Refusals(Account):
         """Count refusals from zero."""
         self.refused_open = Tally()
         self.refused = Tallies({"open": self.refused_open})  # by reason
+        self.refused_at = {}
+        self.refused_earlier = {}
+
+    def count_refusals_anew(self) -> None:
+        """Count refusals from zero for people; `all_refusals` goes on."""
+        earlier = self.all_refusals()
+        self.forget_refusals()
+        self.refused_earlier = earlier
+
+    def all_refusals(self) -> dict[str, int]:
+        """Refusals by reason, those before `reset()` included."""
+        numbers, earlier = self.refused.numbers(), self.refused_earlier
+        return {reason: numbers.get(reason, 0) + earlier.get(reason, 0) for reason in {**earlier, **numbers}}
 
     def would_reject(self, tenant: str | None, site: Site, answer: Any) -> None:
         """Announce what mode "enforce" would have refused."""
-        reason = "shadow_" + (answer if answer.__class__ is str else "open")
+        reason = _SHADOW + (answer if answer.__class__ is str else "open")
         self._log_refusal(reason, self.refused[reason].add())
         if events.anybody():
             error = self._rejection(tenant, site, answer)
@@ -88,10 +110,10 @@ class Refusals(Account):
     def _log_refusal(self, reason: str, number: int) -> None:
         if number & (number - 1):
             return  # only the 1st, 2nd, 4th, 8th …: rate-limited without reading a clock
-        log.warning(
-            "[BULKHEAD] rejected identifier=%s reason=%s count=%d",
-            self.identifier,
-            reason,
-            number,
-            extra={"identifier": self.identifier, "reason": reason, "count": number},
+        now = self.clock()
+        first = now if number == 1 else self.refused_at.get(reason, (now,))[0]
+        self.refused_at[reason] = first, number, now
+        event, why = (
+            ("would_reject", reason.removeprefix(_SHADOW)) if reason.startswith(_SHADOW) else ("rejected", reason)
         )
+        say(event, identifier=self.identifier, reason=why, count=number)

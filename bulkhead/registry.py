@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 from bulkhead import definitions, events, tenancy
 from bulkhead.counting import Tally
 from bulkhead.errors import ConfigurationError
+from bulkhead.log_lines import say
 from bulkhead.option_arguments import taking_options
 from bulkhead.option_set import KINDS, Options
 from bulkhead.process_values import disabled, process
@@ -55,6 +56,8 @@ class Registry:
         self.counting = False
         self._overflowed: set[str] = set()
         self.evicted: dict[tuple[str, str], float] = {}  # what totals() said of those that went
+        self.departed: dict[str, dict[tuple[str, str], float]] | None = None
+        """The same by identifier, for whoever takes it regularly; None: nobody does."""
 
     # ---- get or create
 
@@ -78,11 +81,12 @@ class Registry:
             shared = slot.resource.identifier
             if shared != identifier and shared not in self._overflowed:
                 self._overflowed.add(shared)
-                log.error(
-                    "[BULKHEAD] %d resources are registered and all in use: further identifiers share %s; "
-                    "are identifiers made from user input?",
-                    len(self._hand),
-                    shared,
+                say(
+                    "overflow",
+                    f"all are in use, further identifiers share {shared}; are identifiers made from user input?",
+                    logging.ERROR,
+                    identifier=shared,
+                    resources=len(self._hand),
                 )
         return slot.resource
 
@@ -116,6 +120,8 @@ class Registry:
         different = resource.declared.differences(options)
         if not different or not resource.options.differences(options):
             return
+        if definitions.superseded(options) or definitions.superseded(resource.declared):
+            return  # a reload of the settings is under way
         told = ", ".join(f"{name}: {old!r} and {new!r}" for name, (old, new) in sorted(different.items()))
         options.complain(
             f"{resource.identifier} is registered with other options ({told}); the first hold. "
@@ -183,8 +189,23 @@ class Registry:
         del self.table[resource.identifier]
         self._hand.remove(slot)  # one of the first, or of the last
         resource.retire(self._again(resource))
-        for what, count in resource.take_totals().items():
-            self.evicted[what] = self.evicted.get(what, 0) + count
+        self._sum_up(resource)
+
+    def _sum_up(self, resource: Resource) -> None:
+        """Keep what a resource that goes has counted. Lock held."""
+        totals = resource.take_totals()
+        sums = [self.evicted]
+        if self.departed is not None:
+            sums.append(self.departed.setdefault(resource.identifier, {}))
+        for what, count in totals.items():
+            for numbers in sums:
+                numbers[what] = numbers.get(what, 0) + count
+
+    def take_departed(self) -> dict[str, dict[tuple[str, str], float]]:
+        """What those had counted that went since the last time, by identifier. From the first time on it is kept."""
+        with self._lock:
+            departed, self.departed = self.departed, {}
+        return departed or {}
 
     def _again(self, resource: Resource) -> Callable[[], Resource]:
         """What leads from a resource that was forgotten or unregistered to the one in its place."""
@@ -234,6 +255,7 @@ class Registry:
             self.alive.pop(identifier, None)
             if slot in self._hand:
                 self._hand.remove(slot)
+            self._sum_up(slot.resource)
         slot.resource.retire(self._again(slot.resource))
         return True
 
@@ -260,6 +282,7 @@ class Registry:
     def after_fork(self) -> None:
         """In the child: nothing is held, no lock is taken, every circuit is closed."""
         self._lock = threading.RLock()
+        self.evicted, self.departed = {}, None
         events.fresh_in_child()
         for resource in self.everything():
             resource.fresh()

@@ -16,11 +16,12 @@ from bulkhead.counting import Tally
 from bulkhead.errors import ConfigurationError
 from bulkhead.outcomes import DIRECT, IGNORED, SUCCESS, Outcome, Site, verdict
 from bulkhead.probes import is_probe
+from bulkhead.refusals import kind_of
 from bulkhead.sessions import Checkout, PermitContext
 from bulkhead.tickets.pool import Pool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from bulkhead.circuit.machine import Change
     from bulkhead.option_set import Options
@@ -29,11 +30,12 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 
 class TenantUse(NamedTuple):
-    """One line of `top_tenants`."""
+    """One line of `top_tenants`: tickets in use and their limit (None: none), connections checked out."""
 
     tenant: str | None
     in_use: int
     limit: int | None
+    connections: int = 0
 
 
 class Resource(Gate):
@@ -153,7 +155,7 @@ class Resource(Gate):
         """Close every circuit, the tenants' own too, and forget failures, back-off and counts of rejections."""
         with self.lock:
             pools = self.tenants.everything()
-            self.forget_refusals()
+            self.count_refusals_anew()
         for pool in pools:
             if (own := pool.circuit) is not None:
                 with self.lock:
@@ -177,13 +179,21 @@ class Resource(Gate):
         fixed = {"name", "identifier", "maximum_tenants", "dynamic"} & changes.keys()
         if fixed:
             raise ConfigurationError(f"{self.identifier}: {', '.join(sorted(fixed))} cannot change at run time")
-        options = self.options.replace(**changes)
+        self.become(self.options.replace(**changes), changes)
+
+    def become(self, options: Options, changed: Iterable[str], declared: Options | None = None) -> None:
+        """Let these valid options hold, which differ from those before in `changed`.
+
+        `declared`: what clients with this identifier may be built with from now on; None = as before.
+        """
+        anew = not _CIRCUIT_OPTIONS.isdisjoint(changed)
         while True:
             # The user's function may be asked here: before the lock.
             limits = {tenant: self._of(options, tenant) for tenant in [None, *self.tenants.table.copy()]}
             with self.lock:
                 if self.tenants.table.keys() <= limits.keys():
-                    closed = self._adopt(options, limits, anew=not _CIRCUIT_OPTIONS.isdisjoint(changes))
+                    closed = self._adopt(options, limits, anew=anew)
+                    self.declared = self.declared if declared is None else declared
                     break
         self.announce(self.circuit, closed, DIRECT)
         self.queue.serve_all()
@@ -234,15 +244,22 @@ class Resource(Gate):
         return self.options.tickets
 
     def top_tenants(self, n: int = 10) -> list[TenantUse]:
-        """The n tenants that hold most tickets now, most first."""
+        """The n tenants that hold most now, most first: by tickets, then by connections (tenant_connections).
+
+        Empty where no option makes the resource tell tenants apart. Tenants above maximum_tenants, which share their
+        tickets, are told one by one too. Tenant None: calls without a tenant, where they are held to one limit.
+        """
         with self.lock:
-            pools = list(self.tenants.table.values())
-        used = [
-            TenantUse(pool.tenant, pool.in_use, None if pool.limit == inf else int(pool.limit))
-            for pool in pools
-            if pool.in_use
-        ]
-        return sorted(used, key=lambda one: -one.in_use)[:n]
+            pools, lent = self.tenants.table.copy(), self.connections.table.copy()
+            late, late_lent = _holders(self.tenants.overflow), _holders(self.connections.overflow)
+        in_use = {tenant: pool.in_use for tenant, pool in pools.items() if pool.in_use} | late
+        connections = {tenant: pool.in_use for tenant, pool in lent.items() if pool.in_use} | late_lent
+        used: list[TenantUse] = []
+        for tenant in {**in_use, **connections}:
+            limit = pools[tenant].limit if tenant in pools else self._limit_of(tenant)
+            told = None if limit == inf else int(limit)
+            used.append(TenantUse(tenant, in_use.get(tenant, 0), told, connections.get(tenant, 0)))
+        return sorted(used, key=lambda one: (-one.in_use, -one.connections))[: max(0, n)]
 
     def explain(self) -> str:
         """In words: what is open or full, since when, because of what, and when the next probe may run."""
@@ -264,12 +281,18 @@ class Resource(Gate):
             return any(pool.in_use or (pool.circuit is not None and pool.circuit.says_something(now)) for pool in pools)
 
     def totals(self) -> dict[tuple[str, str], float]:
-        """What was counted so far: ("calls", outcome), ("rejections", reason), ("waits", "count" | "seconds")."""
+        """What was counted so far, for monitoring: it only grows.
+
+        ("calls", outcome), ("rejections", reason), ("tenant_rejections", kind), ("waits", "count" | "seconds").
+        """
         with self.lock:
-            refused, waited = self.refused.numbers(), tuple(self.waited)
+            refused, waited = self.all_refusals(), tuple(self.waited)
             failures, ignored = self.failures.value, self.ignored.value
         found: dict[tuple[str, str], float] = {("calls", "failure"): failures, ("calls", "ignored"): ignored}
-        found |= {("rejections", reason): number for reason, number in refused.items()}
+        for reason, number in refused.items():
+            found["rejections", reason] = number
+            if (kind := kind_of(self.identifier, reason)) is not None:
+                found["tenant_rejections", kind] = found.get(("tenant_rejections", kind), 0) + number
         found |= {("waits", "count"): waited[0], ("waits", "seconds"): waited[1]}
         if self.successes is not None:
             found["calls", "success"] = self.successes.value
@@ -305,6 +328,16 @@ class Resource(Gate):
         limit = "no limit" if self.limit is None else f"{self.in_use} of {self.limit} tickets"
         mode = "" if self.mode == ENFORCE else f", mode {self.mode}"
         return f"<Resource {self.identifier} {self.state}, {limit}{mode}>"
+
+
+def _holders(shared: Pool | None) -> dict[str | None, int]:
+    """Who holds how many tickets of a pool that late tenants share: its tickets say so. Lock held."""
+    found: dict[str | None, int] = {}
+    for ticket in () if shared is None else [known() for known in shared.watch.copy()]:
+        if ticket is not None and ticket.since and ticket not in shared:  # type: ignore[operator]
+            tenant = ticket.since[0][1]
+            found[tenant] = found.get(tenant, 0) + 1
+    return found
 
 
 _CIRCUIT_OPTIONS = {

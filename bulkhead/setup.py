@@ -11,7 +11,7 @@ import logging
 import sys
 from typing import Any, TypeVar
 
-from bulkhead.adapter import protectors
+from bulkhead.adapter import connections, protectors
 from bulkhead.errors import ConfigurationError
 from bulkhead.option_arguments import gathered
 from bulkhead.option_set import Options
@@ -52,6 +52,14 @@ def _warn_of_green_threads() -> None:
         patched = getattr(module, "is_module_patched", None) or getattr(module, "is_monkey_patched", None)
         if patched is not None and patched("thread" if name.startswith("eventlet") else "threading"):
             log.warning("[BULKHEAD] %s has patched the threads; it is not supported", name.partition(".")[0])
+
+
+def _count_connections() -> None:
+    """A cap that nothing keeps would be silence: whoever sets one gets the drivers patched that keep it."""
+    install("sqlalchemy", "psycopg")
+
+
+connections.before_limiting(_count_connections)
 
 
 def protect(client: C, **options: Any) -> C:

@@ -19,7 +19,7 @@ from uuid import UUID
 from bulkhead.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
     from types import FrameType, TracebackType
 
 P = ParamSpec("P")
@@ -142,6 +142,47 @@ class Tenancy:
 
 
 _entered: ContextVar[tuple[tuple[Tenancy, str | None], ...]] = ContextVar("bulkhead_tenancies", default=())
+
+
+class Steps:
+    """The tenant of work that is done in steps, while other work uses the context in between: a response's body.
+
+    Each step finds the tenant, and the blocks that suspended generators are inside of, as the step before left them;
+    between the steps the context is as it was. In any thread, one step at a time.
+    """
+
+    __slots__ = ("_blocks", "_tenant")
+
+    def __init__(self, tenant: str | None) -> None:
+        self._tenant = tenant
+        self._blocks: tuple[tuple[Tenancy, str | None], ...] = ()
+
+    def run(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """One step: call the function."""
+        before, blocks = current.get(), _entered.get()
+        try:
+            self._begin()
+            return function(*args, **kwargs)
+        finally:
+            self._end(before, blocks)
+
+    async def arun(self, awaitable: Awaitable[R], /) -> R:
+        """One step: await this."""
+        before, blocks = current.get(), _entered.get()
+        try:
+            self._begin()
+            return await awaitable
+        finally:
+            self._end(before, blocks)
+
+    def _begin(self) -> None:
+        current.set(self._tenant)
+        _entered.set(self._blocks)
+
+    def _end(self, before: str | None, blocks: tuple[tuple[Tenancy, str | None], ...]) -> None:
+        self._tenant, self._blocks = current.get(), _entered.get()
+        _entered.set(blocks)
+        current.set(before)
 
 
 def tenant(identifier: str | int | UUID | None) -> Tenancy:

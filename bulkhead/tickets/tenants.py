@@ -67,6 +67,11 @@ class TenantPools:
             ticket.since[:] = [(0.0, tenant, None)]
         return ticket
 
+    def held(self, tenant: str | None) -> int:
+        """Tickets that this tenant has out."""
+        pool = self.table.get(tenant)
+        return self._held(tenant) if pool is None else pool.in_use
+
     def _held(self, tenant: str | None) -> int:
         """Tickets of the shared pool that this tenant holds. With a pool of its own besides it had its limit twice."""
         shared = self.overflow

@@ -8,9 +8,12 @@ import sys
 import time
 
 import calls
+import isolation
 import loopback
 import refusals
+import scraping
 import tenants
+import web
 from table import rendered
 
 import bulkhead
@@ -28,6 +31,9 @@ GROUPS = {
     "psycopg": ("psycopg over loopback", loopback.psycopg_select, 1000),
     "sqlalchemy": ("SQLAlchemy and psycopg over loopback", loopback.sqlalchemy_select, 1000),
     "httpx": ("httpx over loopback", loopback.httpx_get, 600),
+    "metrics": ("A scrape of Prometheus, CPU time", scraping.scraped, 30),
+    "web": ("A FastAPI hello-world, requests a second", web.hello, 60),
+    "isolation": ("A noisy tenant, and what the quiet ones notice of it", isolation.isolated, 5),
     "counters": ("With outcome counters (over a bare call)", calls.counted, 200),
 }
 
@@ -37,6 +43,8 @@ shuffled order. A budget holds if the ratio of the medians or that of the minima
 Single-threaded rows are CPU time of the thread, rows with threads are wall clock. Loopback rows are both: medians of
 paired differences to two plain clients, with their 95 % bound; the CPU time has to be within the budget, and the wall
 clock must not be above it by more than its bound.
+web and isolation are load tests of servers on loopback, and say in each row what its number is. They need a machine
+that has nothing else to do; isolation takes a quarter of an hour (--quick: short runs, one of each).
 """
 
 
@@ -59,7 +67,7 @@ def main() -> int:
         if given.only and name not in given.only:
             continue
         print(f"{name}: {title}", file=sys.stderr, flush=True)
-        lines = group(given.rounds or (usual // 6 if given.quick else usual))
+        lines = group(given.rounds or (max(1, usual // 6) if given.quick else usual))
         missed += [f"{line.row} to {line.peer}" for line in lines if line.holds is False]
         print(rendered(f"{name}: {title}", lines), flush=True)
     print(f"\n{time.monotonic() - began:.0f} s")

@@ -64,5 +64,8 @@ def test_no_module_reads_the_time_of_day() -> None:
                 if node.value.id in {"time", "datetime", "date"} and node.attr in TIME_OF_DAY:
                     found.append(f"{where}:{node.lineno}")
             elif isinstance(node, ast.ImportFrom) and node.module in {"time", "datetime"}:
-                found += [f"{where}:{node.lineno}" for name in node.names if name.name in TIME_OF_DAY | {"datetime"}]
+                clocks = (
+                    TIME_OF_DAY if node.module == "time" else {"datetime"}
+                )  # its other classes hold dates, as TOML has
+                found += [f"{where}:{node.lineno}" for name in node.names if name.name in clocks]
     assert not found

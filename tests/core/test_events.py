@@ -25,7 +25,7 @@ from stories import (
 from stories import resource as unregistered
 
 import bulkhead
-from bulkhead import CircuitOpenError, ConfigurationError, ResourceBusyError, metrics, subscribe
+from bulkhead import CircuitOpenError, ConfigurationError, ResourceBusyError, events, metrics, subscribe
 from bulkhead.events import (
     Busy,
     CircuitOpen,
@@ -258,6 +258,50 @@ def test_a_waiter_that_was_passed_by_is_no_call() -> None:
     at_rest(one)
 
 
+def test_what_begins_with_the_next_call_begins_before_it_is_admitted_and_once() -> None:
+    one = resource(tickets=1)
+    for _ in range(2):
+        succeed(one)
+    assert one.fast
+    seen: list[int] = []
+    events.at_next_call(lambda: seen.append(one.in_use))
+    assert anybody()
+    for _ in range(3):
+        succeed(one)
+    assert seen == [0]
+    assert one.fast
+    assert not anybody()
+
+
+def test_a_refusal_is_a_call_too() -> None:
+    """Also one that is answered before anything else is asked, and one of a limit that is no resource."""
+    one = resource(**circuit(1, 600), tickets=1)
+    fail(one)
+    seen: list[str] = []
+    events.at_next_call(lambda: seen.append("open"))
+    refused(CircuitOpenError, one)
+    one.close()
+    held = hold(one)
+    events.at_next_call(lambda: seen.append("busy"))
+    refused(ResourceBusyError, one)
+    held.end()
+    events.at_next_call(lambda: seen.append("elsewhere"))
+    events.tell(events.LruGc(None, None, "", "", 0, 0, 0, 0.0))
+    assert seen == ["open", "busy"]
+    events.tell(Busy("server:connections", None, "sqlalchemy", "query", "connections"))
+    assert seen == ["open", "busy", "elsewhere"]
+
+
+def test_what_cannot_begin_is_logged_and_the_call_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    one = resource(tickets=1)
+    events.at_next_call(lambda: 1 // 0)
+    with caplog.at_level(logging.ERROR, "bulkhead"):
+        succeed(one)
+        succeed(one)
+    assert caplog.text.count("could not begin") == 1
+    at_rest(one)
+
+
 @pytest.fixture
 def scrape() -> Any:
     prometheus = CollectorRegistry()
@@ -336,10 +380,11 @@ def test_how_long_calls_last_is_measured_on_request_only() -> None:
 
 def test_what_the_registry_let_go_is_summed_under_one_name(scrape: Any) -> None:
     registry.evicted["calls", "failure"] = registry.evicted.get(("calls", "failure"), 0) + 3
-    registry.evicted["rejections", "connections"] = 2
+    before = registry.evicted.get(("tenant_rejections", "db"), 0)
+    registry.evicted["tenant_rejections", "db"] = before + 2
     try:
         text = scrape()
     finally:
         registry.evicted.clear()
     assert 'bulkhead_calls_total{identifier="(evicted)",outcome="failure"}' in text
-    assert 'bulkhead_tenant_rejections_total{kind="db"} 2.0' in text
+    assert f'bulkhead_tenant_rejections_total{{kind="db"}} {before + 2:.1f}' in text

@@ -64,7 +64,7 @@ def test_if_no_entry_is_idle_further_tenants_share_one() -> None:
     late = [hold(one, "d"), hold(one, "e")]
     assert full(one, "f") == "tenant"
     assert len(one.tenants) == 3
-    assert [use.tenant for use in one.top_tenants()] == ["a", "b", "c"]
+    assert {(use.tenant, use.in_use, use.limit) for use in one.top_tenants()} == {(name, 1, 2) for name in "abcde"}
     for session in late:
         session.end()
     hold(one, "f").end()
@@ -151,6 +151,7 @@ def test_threads_that_make_and_evict_the_same_tenants_exceed_no_cap() -> None:
     at_rest(one)
 
 
+@pytest.mark.no_cover  # which would make a minute ten
 @pytest.mark.timeout(600)
 def test_a_million_tenant_ids_leave_the_memory_flat() -> None:
     """Known fault 55. Full count: 1,000,000 ids."""

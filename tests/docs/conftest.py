@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "toxiproxy" / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "toxiproxy" / "README.md",
+    *sorted(ROOT.glob("docs/**/*.md")),
+]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -22,9 +22,12 @@ NAMED = [*rows_of(bulkhead.Options), *rows_of(ProcessValues)]
 THEIRS = {"pool_timeout", "retry", "socket_timeout", "latency", "seconds", "host", "port", "url", "plugin", "bulkhead"}
 
 
-def test_the_tables_in_the_readme_are_those_of_the_code(root: Path, readme: str) -> None:
+def test_the_tables_on_the_pages_are_those_of_the_code(root: Path) -> None:
     write = runpy.run_path(str(root / "tests" / "docs" / "write_tables.py"))
-    assert readme == write["written"](readme), "README.md is behind: run `python tests/docs/write_tables.py`"
+    assert {root / "README.md", root / "docs" / "settings.md"} <= set(write["PAGES"])
+    for page in write["PAGES"]:
+        told = f"{page.name} is behind: run `python tests/docs/write_tables.py`"
+        assert page.read_text(encoding="utf-8") == write["written"](page), told
 
 
 def test_no_option_is_mentioned_under_a_wrong_name(page: Path) -> None:

@@ -15,8 +15,8 @@ CORE = """
 """
 ADAPTER = """
     Adapter Cause Checkout CircuitOpenError ConfigurationError Errors Late Options Outcome Permit Rejected Resource
-    ResourceBusyError Session Site UnknownTenantError detached guard inside interpret make_errors nesting protects
-    resolver set_resolver unmark verdict
+    ResourceBusyError Session Site UnknownTenantError connections detached guard inside interpret make_errors nesting
+    protects resolver set_resolver unmark verdict
 """
 EVENTS = "Busy Bypassed CircuitOpen Event Failure Ignored LruGc StateChange Subscription Success WouldReject"
 TESTING = """
@@ -26,9 +26,18 @@ TESTING = """
 PUBLIC = {
     "bulkhead": CORE,
     "bulkhead.adapter": ADAPTER,
+    "bulkhead.connections": "IDENTIFIER LENDING caps checkout held limit set_limit totals",
     "bulkhead.events": EVENTS,
-    "bulkhead.metrics": "BulkheadCollector register",
+    "bulkhead.metrics": "BulkheadCollector BulkheadMirror register",
+    "bulkhead.settings": """
+        Bulkhead Following Server Settings Tenancy Watch current load on_change reload reload_on_sighup section watch
+    """,
     "bulkhead.testing": TESTING,
+    "bulkhead.web": "InvalidTenant",
+    "bulkhead.web.asgi": "TenancyMiddleware",
+    "bulkhead.web.django": "TenancyMiddleware",
+    "bulkhead.web.flask": "TenancyMiddleware init_app",
+    "bulkhead.web.wsgi": "TenancyMiddleware",
     "adapters": "install installed resolve uninstall",
     "adapters.redis": """
         RedisCircuitOpenError RedisOwnRetryCircuitOpenError RedisOwnRetryResourceBusyError
@@ -48,9 +57,11 @@ MACHINERY = {"adapter", "apply", "driver", "outcome"}
 
 
 def names(module: str) -> types.ModuleType:
-    """The module; skipped where its driver is not installed."""
-    if module.startswith("adapters.") and importlib.util.find_spec(module.removeprefix("adapters.")) is None:
-        pytest.skip("its driver is not installed")
+    """The module; skipped where its driver, or framework, is not installed."""
+    subject = module.rpartition(".")[2]
+    foreign = module.startswith("adapters.") or module in ("bulkhead.web.django", "bulkhead.web.flask")
+    if foreign and importlib.util.find_spec(subject) is None:
+        pytest.skip(f"{subject} is not installed")
     return importlib.import_module(module)
 
 

@@ -162,11 +162,7 @@ class CircuitCases:
                 assert not any(one.done() for one in calls), calls
                 await asyncio.sleep(0.005)
             await asyncio.sleep(seconds)
-            while going := [one for one in calls if not one.done()]:
-                for one in going:  # once more if need be: asyncio.wait_for of Python 3.11 can swallow a cancellation
-                    one.cancel()
-                await asyncio.wait(going, timeout=0.1)
-            done = await asyncio.gather(*calls, return_exceptions=True)
+            done = await harness.cancelled(calls)
             assert [type(one) for one in done] == [asyncio.CancelledError] * 3
             assert resource.state == state
             assert resource.in_use == 0

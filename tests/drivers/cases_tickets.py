@@ -128,10 +128,10 @@ class TicketCases:
         assert resource.state == "closed"
         assert await harness.call(client) is not None
         with bulkhead.tenant("tenant-0"):
-            held = [await harness.holding(client, resource, 5.0) for _ in range(3)]
+            held = [await harness.holding(client, resource) for _ in range(3)]
             with pytest.raises(harness.errors.busy):
                 await harness.call(client)
-            await asyncio.gather(*held)
+            await harness.cancelled(held)
 
     async def test_a_stream_that_is_closed_early_gives_everything_back(self, harness: Harness) -> None:
         """Known fault 44."""

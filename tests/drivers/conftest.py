@@ -8,7 +8,7 @@ import pytest
 
 import adapters
 import bulkhead
-from bulkhead import definitions
+from bulkhead import connections, definitions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +28,8 @@ def _forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(definitions, "_known", dict(definitions._known))
     before = set(bulkhead.resources())
     yield
+    connections.set_limit(None)
+    connections.caps.fresh()
     adapters.resolve(None)
     bulkhead.unknown_tenant("allow")
     for identifier in set(bulkhead.resources()) - before:

@@ -188,6 +188,15 @@ class Harness(ABC):
         return task
 
     @staticmethod
+    async def cancelled(calls: list[asyncio.Task[Any]]) -> list[Any]:
+        """Cancel these tasks until they end; how they ended."""
+        while going := [one for one in calls if not one.done()]:
+            for one in going:  # once more if need be: asyncio.wait_for of Python 3.11 can swallow a cancellation
+                one.cancel()
+            await asyncio.wait(going, timeout=0.1)
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    @staticmethod
     def _held(resource: Resource) -> int:
         """Tickets of the current tenant: a pool may be connecting meanwhile, for nobody."""
         tenant = bulkhead.current_tenant()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,6 @@ import bulkhead
 from bulkhead.testing import ScriptedServer, SilentServer
 
 if TYPE_CHECKING:
-    import socket
-
     from bulkhead.adapter import Resource
     from bulkhead.testing import HttpServer
 
@@ -35,13 +34,16 @@ def found(name: str) -> Resource:
 
 
 def drop(connection: socket.socket) -> None:
-    """Headers by drops, a tenth of a second apart; then the body."""
-    connection.recv(65536)
+    """Headers by drops, a fifth of a second apart; then the body."""
+    asked = b""
+    while not asked.endswith(b"\r\n\r\n"):
+        asked += connection.recv(65536)
     for part in HEAD:
-        time.sleep(0.1)
+        time.sleep(0.2)
         connection.sendall(part)
     connection.sendall(b"ok")
-    connection.close()
+    connection.shutdown(socket.SHUT_WR)
+    connection.recv(1)  # until the client has closed it too: no reset
 
 
 def test_a_probe_has_its_own_time_limit_and_the_clients_comes_back(library: Any) -> None:
@@ -105,7 +107,7 @@ def test_the_body_may_take_longer_than_call_timeout(library: Any, http_server: H
 def test_headers_by_drops_are_counted_not_ended(library: Any) -> None:
     """Each read is short enough for the driver; the call is not."""
     with ScriptedServer(drop) as server:
-        options = bulkhead.options(name="drops", tickets=2, call_timeout=0.25, **CIRCUIT)
+        options = bulkhead.options(name="drops", tickets=2, call_timeout=0.7, **CIRCUIT)
         with library.Client(**options) as client:
             for _ in range(2):
                 assert client.get(f"http://{server.address}/").text == "ok"
@@ -119,7 +121,7 @@ def test_headers_by_drops_are_counted_not_ended(library: Any) -> None:
 @pytest.mark.anyio
 async def test_asynchronous_headers_by_drops_are_counted_not_ended(library: Any) -> None:
     with ScriptedServer(drop) as server:
-        options = bulkhead.options(name="async-drops", tickets=3, call_timeout=0.25, **CIRCUIT)
+        options = bulkhead.options(name="async-drops", tickets=3, call_timeout=0.7, **CIRCUIT)
         async with library.AsyncClient(**options) as client:
             answers = await asyncio.gather(*(client.get(f"http://{server.address}/") for _ in range(3)))
             assert [one.text for one in answers] == ["ok"] * 3

@@ -196,7 +196,7 @@ with bulkhead.subscribe(changed):
     ...
 bulkhead.subscribe(no_argument)  # type: ignore[arg-type]
 bulkhead.subscribe(changed, ValueError)  # type: ignore[arg-type]
-assert_type(metrics.register(), metrics.BulkheadCollector)
+assert_type(metrics.register(), metrics.BulkheadCollector | metrics.BulkheadMirror)
 
 # ---- set-up
 
