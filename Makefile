@@ -16,7 +16,7 @@ demo: environment  ## see it work: the same load without and with protection, on
 	@$(BIN)/bulkhead demo
 
 test: environment  ## every test on one interpreter (under 10 minutes)
-	@$(BIN)/python -m pytest --cov --cov-report=term $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses=3 --dist=worksteal --cov --cov-report=term $(ARGS)
 
 test-all: environment  ## every test on every interpreter found, with full counts (under 60 minutes); what CI runs
 	@.ci/run-all
