@@ -44,7 +44,7 @@ Single-threaded rows are CPU time of the thread, rows with threads are wall cloc
 paired differences to two plain clients, with their 95 % bound; the CPU time has to be within the budget, and the wall
 clock must not be above it by more than its bound.
 web and isolation are load tests of servers on loopback, and say in each row what its number is. They need a machine
-that has nothing else to do; isolation takes a quarter of an hour (--quick: short runs, one of each).
+that has nothing else to do; isolation takes twenty minutes (--quick: short runs, one of each).
 """
 
 
