@@ -79,9 +79,12 @@ class Inside:
         note(gate_of(request), "inside")
         if request.path_info == "/middleware":
             raise bulkhead.ResourceBusyError("sql:users", "acme", "tenant")
-        return self.get_response(request)
+        response = self.get_response(request)
+        if request.path_info == "/mended" and response.status_code == 500:
+            return HttpResponse("a page of the shop")
+        return response
     def process_view(self, request, view, args, kwargs):
-        if request.path_info == "/process-view":
+        if request.path_info in ("/process-view", "/mended"):
             raise RuntimeError(SECRET) from bulkhead.CircuitOpenError("sql:users", "acme", 2.5)
 
 if CONFIG["asynchronous"]:  # nothing between the server and an asynchronous view makes it wait for a thread
@@ -248,6 +251,7 @@ def urls(*views):
 
 urlpatterns = [
     path("", hello), path("login/<tenant>", login), path("public", hello), path("process-view", middleware),
+    path("mended", middleware),
     *urls(ahello, waits, awaits, stream, astream, endless, aendless, moody, guarded, guarded_in_task, guarded_stream, deadline,
         query, refused_query, wrapped, awrapped, late, alate, not_found, error, file, file_in_memory, middleware),
 ]

@@ -200,6 +200,8 @@ def test_a_rejection_becomes_503_wherever_it_was_raised(at: str, server: Applica
             for hidden in ("hunter2", "acme", "shop", "users"):
                 assert hidden not in answer.text
         assert web.get("/not-found").status_code == 404  # after a rejection the view decided otherwise
+        if server.kind == "gthread":
+            assert web.get("/mended").text == "a page of the shop"  # and so did a middleware
         text = web.get("/wrapped", Accept="text/html,*/*;q=0.1")
         assert text.headers["content-type"] == "text/plain; charset=utf-8"
 
