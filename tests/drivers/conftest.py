@@ -13,6 +13,8 @@ from bulkhead import connections, definitions
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from drivers.sqlalchemy_engines import Engines
+
 pytest.register_assert_rewrite(
     "drivers.harness",
     "drivers.cases_tickets",
@@ -34,3 +36,13 @@ def _forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     bulkhead.unknown_tenant("allow")
     for identifier in set(bulkhead.resources()) - before:
         bulkhead.unregister(identifier)
+
+
+@pytest.fixture
+def engines() -> Iterator[Engines]:
+    """Makes engines of SQLAlchemy, which are closed at the end of the test."""
+    from drivers.sqlalchemy_engines import Engines  # noqa: PLC0415  a driver of some tests only
+
+    made = Engines()
+    yield made
+    made.dispose()

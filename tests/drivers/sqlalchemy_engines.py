@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 import adapters.sqlalchemy
 import bulkhead
+from bulkhead import connections
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,6 +68,15 @@ class Engines:
         """The same for the asyncio engines."""
         while self._async:
             await self._async.pop().dispose()
+
+
+def refused(engine: Engine) -> bool:
+    """Is a checkout refused by max_db_connections? One that is not is given back."""
+    try:
+        engine.connect().close()
+    except adapters.sqlalchemy.SQLAlchemyResourceBusyError as error:
+        return (error.identifier, error.limit) == (connections.IDENTIFIER, "connections")
+    return False
 
 
 def found(identifier: str) -> Resource:

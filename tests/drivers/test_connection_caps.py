@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
-from drivers.sqlalchemy_engines import Engines
+from drivers.sqlalchemy_engines import refused
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
@@ -25,27 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from sqlalchemy.engine import Connection, Engine
-
-
-@pytest.fixture
-def engines() -> Iterator[Engines]:
-    made = Engines()
-    yield made
-    made.dispose()
+    from drivers.sqlalchemy_engines import Engines
+    from sqlalchemy.engine import Connection
 
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/a.db"
-
-
-def refused(engine: Engine) -> bool:
-    try:
-        engine.connect().close()
-    except SQLAlchemyResourceBusyError as error:
-        return (error.identifier, error.limit) == (connections.IDENTIFIER, "connections")
-    return False
 
 
 # ---- what is refused, and how

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
-from drivers.sqlalchemy_engines import Engines
+from drivers.sqlalchemy_engines import refused
 from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool, StaticPool
@@ -19,32 +19,18 @@ from adapters.sqlalchemy import SQLAlchemyResourceBusyError
 from bulkhead import connections
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
-    from sqlalchemy.engine import Connection, Engine
+    from drivers.sqlalchemy_engines import Engines
+    from sqlalchemy.engine import Connection
 
     from bulkhead.testing import PostgresServer
 
 
 @pytest.fixture
-def engines() -> Iterator[Engines]:
-    made = Engines()
-    yield made
-    made.dispose()
-
-
-@pytest.fixture
 def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/a.db"
-
-
-def refused(engine: Engine) -> bool:
-    try:
-        engine.connect().close()
-    except SQLAlchemyResourceBusyError as error:
-        return (error.identifier, error.limit) == (connections.IDENTIFIER, "connections")
-    return False
 
 
 def close(connection: Connection) -> None:

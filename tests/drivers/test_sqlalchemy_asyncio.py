@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
-from drivers.sqlalchemy_engines import FAIL, Engines, failures, full
+from drivers.sqlalchemy_engines import FAIL, failures, full
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -16,20 +16,12 @@ import adapters.sqlalchemy
 import bulkhead
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    from drivers.sqlalchemy_engines import Engines
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from bulkhead.testing import PostgresServer
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def engines() -> Iterator[Engines]:
-    made = Engines()
-    yield made
-    made.dispose()
 
 
 async def run(engine: AsyncEngine, statement: str = "SELECT 1") -> Any:

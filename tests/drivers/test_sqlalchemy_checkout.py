@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
-from drivers.sqlalchemy_engines import Engines
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool, StaticPool
@@ -17,19 +16,13 @@ import adapters.sqlalchemy
 import bulkhead
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
+    from drivers.sqlalchemy_engines import Engines
     from sqlalchemy.engine import Connection, Engine
 
     from bulkhead.testing import PostgresServer
-
-
-@pytest.fixture
-def engines() -> Iterator[Engines]:
-    made = Engines()
-    yield made
-    made.dispose()
 
 
 @pytest.fixture

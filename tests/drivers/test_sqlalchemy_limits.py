@@ -9,25 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
-from drivers.sqlalchemy_engines import FAIL, Engines, failures, found
+from drivers.sqlalchemy_engines import FAIL, failures, found
 from sqlalchemy import text
 
 import bulkhead
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+
+    from drivers.sqlalchemy_engines import Engines
 
     from bulkhead.testing import PostgresServer
 
 PLAIN = {"error_threshold": 5, "error_timeout": 10.0, "success_threshold": 2}
-
-
-@pytest.fixture
-def engines() -> Iterator[Engines]:
-    made = Engines()
-    yield made
-    made.dispose()
 
 
 def test_a_late_statement_is_ended_and_only_its_own_connection_is_dropped(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
-from drivers.sqlalchemy_engines import DEFAULTS, FAIL, Engines, failures, found
+from drivers.sqlalchemy_engines import DEFAULTS, FAIL, failures, found
 from sqlalchemy import text
 
 import adapters.psycopg
@@ -15,7 +15,7 @@ import bulkhead
 from bulkhead import events
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from drivers.sqlalchemy_engines import Engines
 
     from bulkhead.testing import PostgresServer
 
@@ -26,13 +26,6 @@ SHARED: dict[str, Any] = {**DEFAULTS, "tickets": 1, "error_threshold": 9, "call_
 @pytest.fixture
 def identifier() -> str:
     return f"postgres:nested-{next(numbers)}"
-
-
-@pytest.fixture
-def engines() -> Iterator[Engines]:
-    made = Engines()
-    yield made
-    made.dispose()
 
 
 def below(identifier: str) -> dict[str, Any]:

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
-from drivers.sqlalchemy_engines import Engines, failures
+from drivers.sqlalchemy_engines import failures
 from sqlalchemy import text
 
 import bulkhead
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
+    from drivers.sqlalchemy_engines import Engines
     from sqlalchemy.engine import Engine
 
     from bulkhead.adapter import Resource
@@ -24,13 +25,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.resilience
 QUICK = {"call_timeout": 0.3, "error_threshold": 3, "error_timeout": 0.6, "error_threshold_timeout": 30.0, "tickets": 8}
-
-
-@pytest.fixture
-def engines() -> Iterator[Engines]:
-    made = Engines()
-    yield made
-    made.dispose()
 
 
 @pytest.fixture
