@@ -158,7 +158,7 @@ if child == 0:
 path.write_text("[server]\\nmax_concurrent_requests = 2\\n")
 os.waitpid(child, 0)
 until(2)
-print("parent", watch.alive)
+print("parent", watch.alive, flush=True)  # a child would write what is not written yet once more
 watch.stop()
 child = os.fork()
 if child == 0:
