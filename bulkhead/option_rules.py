@@ -162,6 +162,15 @@ def _nobody_waits(values: Values, _: frozenset[str]) -> Fault | None:
     return Fault("max_waiting can do nothing while timeout is 0: nobody waits; give timeout=", ("max_waiting",))
 
 
+def _nobody_refused(values: Values, _: frozenset[str]) -> Fault | None:
+    if not values["circuit_counts_busy"] or any(values[name] is not None for name in _TICKETS):
+        return None
+    return Fault(
+        "circuit_counts_busy can do nothing without tickets: no call is refused one; give tickets= or tenant_tickets=",
+        ("circuit_counts_busy",),
+    )
+
+
 RULES: tuple[Rule, ...] = (
     _two_names,
     _window_off,
@@ -172,6 +181,7 @@ RULES: tuple[Rule, ...] = (
     _quota_of_nothing,
     _nobody_admitted,
     _nobody_waits,
+    _nobody_refused,
 )
 
 

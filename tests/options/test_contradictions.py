@@ -70,6 +70,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]] = 
     ({"tenant_quota": 0.5}, ("give tickets=",), ("tenant_quota",)),
     ({"tenant_tickets": 0}, ("refuses every call",), ("tenant_tickets",)),
     ({"tickets": 2, "max_waiting": 5}, ("give timeout=",), ("max_waiting",)),
+    ({"circuit_counts_busy": True}, ("give tickets=",), ("circuit_counts_busy",)),
     ({"name": "inventory", "identifier": "redis:inventory"}, ("leave name out",), ("name",)),
     (
         {"circuit_breaker": False, "tickets": 2, "error_threshold": 3, "half_open_max_probes": 2},
