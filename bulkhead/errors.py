@@ -19,7 +19,35 @@ class ConfigurationError(BulkheadError, ValueError):
 
 
 class QuotaExceeded(BulkheadError):
-    """A tenant's memory cell is over its quota."""
+    """There is no room in a tenant's memory cell; nothing was charged. `args` = (tenant, requested, in_use, quota)."""
+
+    @property
+    def tenant(self) -> str | None:
+        """Whose cell it is."""
+        return cast("str | None", self.args[0])
+
+    @property
+    def requested(self) -> int:
+        """Bytes that were to be charged."""
+        return cast("int", self.args[1])
+
+    @property
+    def in_use(self) -> int:
+        """Bytes that were charged at that moment."""
+        return cast("int", self.args[2])
+
+    @property
+    def quota(self) -> int:
+        """Bytes that the cell may hold."""
+        return cast("int", self.args[3])
+
+    def __str__(self) -> str:
+        if len(self.args) != 4:
+            return super().__str__()
+        return (
+            f"the memory cell of tenant {self.tenant!r} has no room for {self.requested:,} bytes more: "
+            f"{self.in_use:,} of {self.quota:,} are in use"
+        )
 
 
 class Rejected(BulkheadError):

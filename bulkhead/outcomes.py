@@ -7,7 +7,6 @@ then the rules for cancellation. It never raises: a rule that fails is logged an
 from __future__ import annotations
 
 import logging
-from contextvars import ContextVar
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,6 +18,7 @@ from bulkhead.errors import (
     ResourceBusyError,
     UnknownTenantError,
 )
+from bulkhead.request import client_gone
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,12 +27,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("bulkhead")
 
-client_gone: ContextVar[object] = ContextVar("bulkhead_client_gone", default=None)
-"""True in value once the client that the current code works for has gone: what is cancelled then is no failure.
-
-A middleware puts an empty list here for each request, in whose context all tasks of the request start, and appends to
-it when it sees the client go. Looked at when a guarded call was cancelled, never on the way of one that was not.
-"""
 
 
 class Outcome(StrEnum):
@@ -135,7 +129,7 @@ def _of_others(
         return IGNORED
     # What is left is a cancellation: asyncio's, trio's, or one like them.
     late = limit is not None and lasted is not None and lasted >= limit
-    return FAILURE if late and not client_gone.get() else IGNORED
+    return FAILURE if late and not client_gone() else IGNORED
 
 
 def overrun(limit: float) -> TimeoutError:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, StateSetMetricFamily, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
+from bulkhead.metrics.others import families
 from bulkhead.metrics.reading import (
     CALLS,
     EVICTED,
@@ -78,7 +79,7 @@ class BulkheadCollector(Collector):
                 limit.add_metric([identifier], one.limit)
             now = one.state
             state.add_metric([identifier], {name: name == now for name in STATES})
-        yield from (calls, refused, in_use, limit, state, waits, self._growing(of_tenants))
+        yield from (calls, refused, in_use, limit, state, waits, self._growing(of_tenants), *families())
 
     def _growing(self, of_tenants: dict[str, float]) -> CounterMetricFamily:
         """A sum over resources. One that goes while they are read is missing from it: a sum must not go back."""

@@ -27,6 +27,7 @@ from prometheus_client import Counter, Gauge, values
 
 from bulkhead import events
 from bulkhead.errors import ConfigurationError
+from bulkhead.metrics.others import Mirrored
 from bulkhead.metrics.reading import (
     CALLS,
     IN_USE,
@@ -79,6 +80,7 @@ class BulkheadMirror:
             which: Gauge(f"{WAITS.name}_{suffix}", WAITS.help, WAITS.labels, registry=None, multiprocess_mode="sum")
             for which, suffix in (("count", "count"), ("seconds", "sum"))
         }
+        self._others = Mirrored(self._show_too)
         self._names = Names()
         self._registries: WeakSet[CollectorRegistry] = WeakSet()
         self.fresh()
@@ -95,6 +97,7 @@ class BulkheadMirror:
         self._at_exit = 0  # the process that writes at its exit
         self._seen: dict[str, Totals] = {}  # identifier -> what was written, less what it took along when it went
         self._shown: dict[str, Gauges] = {}
+        self._others.forget()
 
     def add_to(self, registry: CollectorRegistry) -> None:
         """Show the metrics of this process there too, and begin at the first guarded call."""
@@ -107,8 +110,12 @@ class BulkheadMirror:
     def _metrics(self) -> list[Counter | Gauge]:
         return [
             self._calls, self._refused, self._of_tenants, self._in_use, self._limit, self._state,
-            *self._waited.values(),
+            *self._waited.values(), *self._others.metrics.values(),
         ]  # fmt: skip
+
+    def _show_too(self, metric: Counter | Gauge) -> None:
+        for registry in self._registries:
+            registry.register(metric)
 
     # ---- when to write
 
@@ -238,6 +245,7 @@ class BulkheadMirror:
             self._go_on()
             shown.setdefault(self._names.of(identifier), Gauges()).add(one)
         self._of_tenants.labels("db")
+        self._others.write(last=last)
         self._show(shown)
 
     def _go_on(self) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from bulkhead import connections
+from bulkhead import connections, measures
 from bulkhead.process_values import process
 from bulkhead.refusals import kind_of
 
@@ -48,7 +48,10 @@ def caps() -> dict[str, Totals]:
     for (what, reason), number in connections.totals().items():
         if what == "rejections" and (kind := kind_of(connections.IDENTIFIER, reason)) is not None:
             found["tenant_rejections", kind] = number
-    return {connections.IDENTIFIER: found} if found else {}
+    others: dict[str, Totals] = {
+        f"({kind})": {("tenant_rejections", kind): number} for kind, number in measures.rejections().items()
+    }
+    return others | ({connections.IDENTIFIER: found} if found else {})
 
 
 class Gauges:

@@ -17,7 +17,7 @@ from bulkhead.option_rows import Refused, defaults_of, keep, nearest, rows_of, s
 from bulkhead.option_set import Options
 from bulkhead.settings import sources
 from bulkhead.settings.effective import Settings
-from bulkhead.settings.sections import RESOURCES, Section, sections
+from bulkhead.settings.sections import OWN, RESOURCES, Section, sections
 from bulkhead.settings.sources import Fault, Place, Variables, named
 from bulkhead.tenancy import text_fault
 
@@ -108,7 +108,7 @@ class _Check:
         together = sources.merged(self.file, self.environment)
         made = {name: self._section(name, known, together.get(name, {})) for name, known in sections().items()}
         options = {name: self._resource(name, table) for name, table in together.get(RESOURCES, {}).items()}
-        own: dict[str, Any] = {name: made.pop(name) for name in ("bulkhead", "tenancy", "server")}
+        own: dict[str, Any] = {name: made.pop(name) for name in OWN}
         settings = Settings(
             **own,
             resources=MappingProxyType({name: one for name, one in options.items() if one is not None}),

@@ -14,7 +14,8 @@ from typing import Any, TypeVar, cast
 from bulkhead.errors import ConfigurationError
 from bulkhead.option_rows import Row, nearest, rows_of, shown
 from bulkhead.option_set import Options
-from bulkhead.settings.sections import RESOURCES, Bulkhead, Server, Tenancy, sections
+from bulkhead.settings.parts import Memory
+from bulkhead.settings.sections import OWN, RESOURCES, Bulkhead, Server, Tenancy, sections
 
 S = TypeVar("S")
 
@@ -30,6 +31,7 @@ class Settings:
     bulkhead: Bulkhead = field(default_factory=Bulkhead)
     tenancy: Tenancy = field(default_factory=Tenancy)
     server: Server = field(default_factory=Server)
+    memory: Memory = field(default_factory=Memory)
     resources: Mapping[str, Options] = field(default_factory=lambda: MappingProxyType({}))
     """[resources.NAME]: the options defined under that name."""
     file: str | None = None
@@ -48,7 +50,7 @@ class Settings:
 
     def section(self, name: str) -> Any:
         """The section with this name, with its defaults if it was registered after the settings were read."""
-        if name in ("bulkhead", "tenancy", "server"):
+        if name in OWN:
             return getattr(self, name)
         return self.others[name] if name in self.others else sections()[name].kind()
 

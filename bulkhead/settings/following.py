@@ -22,7 +22,7 @@ from bulkhead.option_set import Options
 from bulkhead.process_values import defaults, process
 from bulkhead.registry import options_in_force, registry
 from bulkhead.settings.effective import DEFAULT, Settings, brief
-from bulkhead.settings.sections import RESOURCES, Policy, process_rules, sections
+from bulkhead.settings.sections import OWN, RESOURCES, Policy, process_rules, sections
 from bulkhead.settings.sources import Fault
 from bulkhead.tenancy import unknown_tenant
 
@@ -186,7 +186,7 @@ def _held_back(wanted: Settings, before: Settings, pending: list[Pending]) -> Se
         mine = {key: origin for key, origin in before.origins.items() if f"{key}.".startswith(f"{one.key}.")}
         origins.pop(one.key, None)
         origins |= mine
-    own = {name: made.pop(name) for name in ("bulkhead", "tenancy", "server")}
+    own = {name: made.pop(name) for name in OWN}
     return dataclasses.replace(
         wanted,
         **own,

@@ -18,6 +18,9 @@ from bulkhead.tenancy import tenant_text, text_fault
 DEFAULT_TENANT = "default"
 """The key of a table tenant -> number that holds for tenants which are not in it."""
 
+MAXIMUM_BYTES = 2**63 - 1
+"""No machine has more, and more digits than Python writes out cannot come together."""
+
 PerTenant = int | Mapping[str, int] | Callable[[str], int]
 
 
@@ -79,6 +82,35 @@ def per_tenant() -> Values:
     )
 
 
+def amount() -> Values:
+    """A whole number of bytes."""
+
+    def keep(value: object) -> int:
+        return _bytes(value, "")
+
+    return Values("a whole number of bytes from 0 to 2**63 - 1", keep)
+
+
+def bytes_per_tenant() -> Values:
+    """A table tenant id -> number of bytes, or in code callable(tenant) -> number of bytes or None; None = neither.
+
+    No key stands for all others: every text can be a tenant's id.
+    """
+
+    def keep(value: object) -> object:
+        if isinstance(value, Mapping):
+            return MappingProxyType({_tenant(whose): _bytes(size, shown(whose)) for whose, size in value.items()})
+        if value is None or (callable(value) and not isinstance(value, type)):
+            return value
+        raise Refused
+
+    return Values(
+        "a table of tenant ids and numbers of bytes from 0 to 2**63 - 1, or None, or (in code) a callable that takes a "
+        "tenant id",
+        keep,
+    )
+
+
 def number_for(value: PerTenant, tenant: str) -> int:
     """What a `per_tenant` value says of this tenant; 0 = no limit. Raises what the user's callable raises."""
     if isinstance(value, Mapping):
@@ -102,6 +134,12 @@ def _tenant(whose: object) -> str:
         return tenant_text(whose)
     except ConfigurationError as error:
         raise Refused(f": {error}") from None
+
+
+def _bytes(size: object, whose: str) -> int:
+    if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= MAXIMUM_BYTES:
+        raise Refused(f": the number of {whose} is {shown(size)}" if whose else "")
+    return int(size)
 
 
 def _count(number: object, whose: str) -> int:

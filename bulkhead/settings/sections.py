@@ -15,6 +15,7 @@ from bulkhead.errors import ConfigurationError
 from bulkhead.option_rows import choice, flag, row, rows_of, whole
 from bulkhead.process_values import ProcessValues
 from bulkhead.settings.kinds import PerTenant, per_tenant, secret, text, texts, word_or_callable
+from bulkhead.settings.parts import Memory
 
 Policy = Literal["reject", "share", "allow"]
 Rule = Callable[[Mapping[str, Any]], Iterator[tuple[str, str]]]
@@ -207,8 +208,11 @@ _sections: dict[str, Section] = {
     "bulkhead": Section(Bulkhead, (process_rules,)),
     "tenancy": Section(Tenancy, (tenancy_rules,)),
     "server": Section(Server, ()),
+    "memory": Section(Memory, ()),
 }
 RESOURCES = "resources"
+OWN = tuple(_sections)
+"""Those that `Settings` has attributes for."""
 
 
 def section(name: str, kind: type, *rules: Rule) -> None:

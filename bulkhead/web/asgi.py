@@ -2,8 +2,8 @@
 
 A pure ASGI middleware: the application runs in the task of the server, so what it sets, cancels and raises is where it
 would be without us. The context that is set for a request holds for its background tasks and streaming body too.
-Every request comes by here, so nothing is made for it but three lists and two partials: the permit is taken from the
-resource's fast table as in an adapter, `receive` says when the client went, `send` when the head is ready.
+Every request comes by here, so nothing is made for it but a dict, two lists and two partials: the permit is taken from
+the resource's fast table as in an adapter, `receive` says when the client went, `send` when the head is ready.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from bulkhead import tenancy
-from bulkhead.outcomes import client_gone
+from bulkhead import request, tenancy
+from bulkhead.web.asgi_body import with_charged_body
 from bulkhead.web.asgi_scope import ScopeReader, path_of, respond
 from bulkhead.web.asgi_websocket import websocket
 from bulkhead.web.edge import MARK, Edge, refuse_finished
@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from bulkhead.entries import Permit
+    from bulkhead.request import Held
     from bulkhead.web.asgi_scope import App, Message, Receive, Scope, Send
     from bulkhead.web.options import TenancyOptions
 
 __all__ = ["TenancyMiddleware"]
 
 current: Final = tenancy.current
+of_request: Final = request.current
 _FINISHED: Final = {
     "starlette.applications.Starlette": (
         "Write app.add_middleware(TenancyMiddleware, …), or Starlette(middleware=[Middleware(TenancyMiddleware, …)])"
@@ -63,8 +65,8 @@ class TenancyMiddleware:
             else:
                 await self.app(scope, receive, send)
             return
-        before, noted_before = current.get(), client_gone.get()
-        gone: list[bool] = []
+        before, held_before = current.get(), of_request.get()
+        held: Held = {}
         waiting: list[Permit | None] = [None]  # for the head, with its permit; empty once that is ready
         body: list[Permit | None] | None = None  # the same for the end of the body
         try:
@@ -90,13 +92,19 @@ class TenancyMiddleware:
                     who = None
                     current.set(None)
                 scope[MARK] = who
-            client_gone.set(gone)
-            if plan.whole_body:
-                body = []
-                sending = partial(_to_the_body, waiting, body, send)
-            else:
+            of_request.set(held)
+            app = self.app
+            if plan.plain:
                 sending = partial(_to_the_head, waiting, send)
-            await self.app(scope, partial(_receiving, receive, gone), sending)
+            else:
+                if plan.whole_body:
+                    body = []
+                    sending = partial(_to_the_body, waiting, body, send)
+                else:
+                    sending = partial(_to_the_head, waiting, send)
+                if plan.charge_bodies and scope[MARK] is not None:
+                    app = partial(with_charged_body, app, plan)
+            await app(scope, partial(_receiving, receive, held), sending)
         except BaseException as error:
             answer = plan.answer_to(error, scope) if waiting else None
             _fail(waiting, error)
@@ -109,14 +117,13 @@ class TenancyMiddleware:
                 _give_back(waiting)
                 _give_back(body)
             current.set(before)
-            if gone or noted_before is not None:  # else what stays says nothing, and each `set` is a cost
-                client_gone.set(noted_before)
+            of_request.set(held_before)
 
 
-async def _receiving(receive: Receive, gone: list[bool]) -> Message:
+async def _receiving(receive: Receive, held: Held) -> Message:
     message = await receive()
     if message["type"] == "http.disconnect":
-        gone.append(True)
+        held[None] = True
     return message
 
 

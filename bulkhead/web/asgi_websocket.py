@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from bulkhead import tenancy
-from bulkhead.outcomes import client_gone
+from bulkhead import request, tenancy
 from bulkhead.sessions import Session
 from bulkhead.web.asgi_scope import path_of, respond
 from bulkhead.web.edge import MARK, known, permit
@@ -18,6 +17,7 @@ from bulkhead.web.limits import REQUEST, WEBSOCKET
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
+    from bulkhead.request import Held
     from bulkhead.web.answers import Answer
     from bulkhead.web.asgi_scope import App, Message, Receive, Scope, Send
     from bulkhead.web.edge import Plan
@@ -29,8 +29,8 @@ _ANSWERS: Final = ("websocket.accept", "websocket.close", "websocket.http.respon
 
 async def websocket(app: App, plan: Plan, scope: Scope, receive: Receive, send: Send) -> None:
     """One WebSocket, from connect to its end."""
-    before, noted_before = tenancy.current.get(), client_gone.get()
-    gone: list[bool] = []
+    before, held_before = tenancy.current.get(), request.current.get()
+    held: Held = {}
     handshake: Session | None = None
     whole: Session | None = None
     begun = False
@@ -38,7 +38,7 @@ async def websocket(app: App, plan: Plan, scope: Scope, receive: Receive, send: 
     async def receiving() -> Message:
         message = await receive()
         if message["type"] == "websocket.disconnect":
-            gone.append(True)
+            held[None] = True
             _end(handshake, whole)
         return message
 
@@ -61,7 +61,7 @@ async def websocket(app: App, plan: Plan, scope: Scope, receive: Receive, send: 
                 whole = Session(permit(plan.websockets, who, WEBSOCKET), WEBSOCKET)
             scope[MARK] = known(who)
             tenancy.current.set(known(who))
-        client_gone.set(gone)
+        request.current.set(held)
         await app(scope, receiving, sending)
     except BaseException as error:
         _fail(error, handshake, whole)
@@ -72,7 +72,7 @@ async def websocket(app: App, plan: Plan, scope: Scope, receive: Receive, send: 
     finally:
         _end(handshake, whole)
         tenancy.current.set(before)
-        client_gone.set(noted_before)
+        request.current.set(held_before)
 
 
 def _end(*sessions: Session | None) -> None:

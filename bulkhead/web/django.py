@@ -20,7 +20,7 @@ from django.http.multipartparser import MultiPartParserError
 from django.utils.module_loading import import_string
 
 from bulkhead.errors import ConfigurationError, rejection
-from bulkhead.web.django_stay import Stay, in_its_own_task
+from bulkhead.web.django_stay import Gone, Stay, in_its_own_task
 from bulkhead.web.edge import MARK, Edge
 from bulkhead.web.wsgi_environ import header_reader
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bulkhead.web.answers import Answer
+    from bulkhead.web.edge import Plan
 
 __all__ = ["TenancyMiddleware"]
 
@@ -75,11 +76,11 @@ class TenancyMiddleware:
             return _refusal(plan.answer_to(error, request), error)
         stay = Stay(plan, visit, request)
         try:
-            response = stay.steps.run(self.get_response, request)
+            response = None if _is_over(stay) else stay.steps.run(self.get_response, request)
         except BaseException as error:
-            visit.end(error)
+            stay.end(error)
             raise
-        return stay.until_closed(_told(request, response))
+        return stay.until_closed(_told(request, _within_quota(stay, plan, request, response)))
 
     async def _acall(self, request: Any) -> Any:
         plan = self._edge.plan
@@ -94,8 +95,11 @@ class TenancyMiddleware:
         except Exception as error:  # noqa: BLE001  raised on, if there is no answer
             return _refusal(plan.answer_to(error, request), error)
         stay = Stay(plan, visit, request)
+        stay.steps.held[None] = Gone()
         try:
-            response = await stay.steps.arun(in_its_own_task(self.get_response, request))
+            response = None
+            if not _is_over(stay):
+                response = await stay.steps.arun(in_its_own_task(self.get_response, request))
         except BaseException as error:
             try:
                 if isinstance(error, asyncio.CancelledError):
@@ -103,9 +107,10 @@ class TenancyMiddleware:
                     # permit as long.
                     await sync_to_async(_nothing)()
             finally:
-                visit.end(error)
+                stay.end(error)
             raise
-        return stay.until_closed(_told(request, response), asyncio.current_task())
+        response = _told(request, _within_quota(stay, plan, request, response))
+        return stay.until_closed(response, asyncio.current_task())
 
     def process_exception(self, request: Any, exception: Exception) -> HttpResponse | None:
         """503 for a rejection of ours that a view raised, also inside Django's own database errors."""
@@ -136,6 +141,24 @@ def _told(request: Any, response: Any) -> Any:
     """The response, or 503 instead of the 500 that Django made of a rejection in a middleware."""
     answer: Answer | None = request.__dict__.pop(_ANSWER, None)
     return response if answer is None or response.status_code != 500 else _response(answer)
+
+
+def _is_over(stay: Stay) -> bool:
+    """Was the request's body over the quota?"""
+    return stay.upload is not None and stay.upload.over is not None
+
+
+def _within_quota(stay: Stay, plan: Plan, request: Any, response: Any) -> Any:
+    """The response, or 503 whatever it is, if the request's body was over the quota. None: there is none yet."""
+    if not _is_over(stay):
+        return response
+    if stay.body is not None and not hasattr(request, "scope"):  # WSGI: the connection cannot be closed from here
+        stay.body.drop_the_rest(request.META.get("CONTENT_LENGTH"))
+    instead = _response(plan.unavailable(None if stay.upload is None else stay.upload.over, request))
+    # What was to be closed with the response. Closing it here would be the end of the request for Django.
+    closers: list[Any] = getattr(instead, "_resource_closers", [])
+    closers += getattr(response, "_resource_closers", [])
+    return instead
 
 
 def _refusal(answer: Answer | None, error: Exception) -> HttpResponse:

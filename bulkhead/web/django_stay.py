@@ -1,5 +1,7 @@
 """One request inside Django, from the next middleware to `close()` of its response; nothing here imports Django.
 
+A body is charged as the view reads it. Under ASGI Django has collected it before that, beyond 2.5 MB in a file.
+
 Under ASGI the rest of the request runs in a task of its own. Django's handler cancels a request whose client went, and
 tells nobody why; a task that was cancelled from outside can be told from one that was cancelled by a time-out inside.
 """
@@ -13,9 +15,9 @@ from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from bulkhead.outcomes import client_gone
-from bulkhead.tenancy import Steps
 from bulkhead.web.edge import MARK
+from bulkhead.web.steps import Steps
+from bulkhead.web.wsgi_body import ChargedInput, begin_upload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -25,13 +27,17 @@ if TYPE_CHECKING:
 
 
 class Stay:
-    """One request that was let in: its tenant's context and its permit, until its response is closed."""
+    """One request that was let in, until its response is closed: its tenant's context, permit and body's charges."""
 
-    __slots__ = ("_hold", "steps", "visit")
+    __slots__ = ("_hold", "_visit", "body", "steps", "upload")
 
     def __init__(self, plan: Plan, visit: Visit, request: Any) -> None:
-        self.visit, self._hold = visit, plan.whole_body
+        self._visit, self._hold = visit, plan.whole_body
         self.steps = Steps(visit.tenant)
+        self.upload = self.steps.run(begin_upload, plan, visit.tenant, request.META)
+        self.body: ChargedInput | None = None
+        if self.upload is not None and getattr(request, "_stream", None) is not None:
+            self.body = request._stream = ChargedInput(request._stream, self.upload)  # noqa: SLF001  Django's body
         request.META[MARK] = visit.tenant
         scope = getattr(request, "scope", None)
         if scope is not None:
@@ -42,12 +48,12 @@ class Stay:
 
         `sender`: the task that sends it. When that ends, all is over: Django closes no response that it could not send.
         """
-        self.visit.ready()
+        self._visit.ready()
         parts: _Parts | None = None
         if response.streaming and not _is_file(response):
             parts = (_AsyncParts if response.is_async else _SyncParts)(self, response.streaming_content)
             response.streaming_content = parts
-        if parts is not None or self._hold:
+        if parts is not None or self._hold or self.upload is not None:
             response.close = _Close(self, response)
             if sender is not None:
                 sender.add_done_callback(partial(self._over, None if parts is None else weakref.ref(parts)))
@@ -58,7 +64,13 @@ class Stay:
         if left is not None:
             # A generator that was not used up is closed by the event loop, in the context in which it was dropped.
             self.steps.run(left.drop)
-        self.visit.end()
+        self.end()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """All is over, or `error` was raised: what is held goes back. Any number of times, any thread."""
+        self._visit.end(error)
+        if self.upload is not None:
+            self.upload.end()
 
 
 class _Close:
@@ -79,7 +91,7 @@ class _Close:
             elif response is not None:
                 self._stay.steps.run(type(response).close, response)
         finally:
-            self._stay.visit.end()
+            self._stay.end()
 
 
 class _Parts:
@@ -103,7 +115,7 @@ class _SyncParts(_Parts):
         except StopIteration:
             raise
         except BaseException as error:
-            self._stay.visit.end(error)
+            self._stay.end(error)
             raise
         return part
 
@@ -113,21 +125,18 @@ class _AsyncParts(_Parts):
         return self
 
     async def __anext__(self) -> bytes:
-        noted = client_gone.get()
-        client_gone.set(_Gone())
+        self._stay.steps.held[None] = Gone()
         try:
             part: bytes = await self._stay.steps.arun(anext(self._parts))
         except StopAsyncIteration:
             raise
         except BaseException as error:
-            self._stay.visit.end(error)
+            self._stay.end(error)
             raise
-        finally:
-            client_gone.set(noted)
         return part
 
 
-class _Gone:
+class Gone:
     """True once the present task is cancelled, by the handler that saw the client go."""
 
     __slots__ = ("_task",)
@@ -143,12 +152,10 @@ class _Gone:
 
 async def in_its_own_task(get_response: Callable[[Any], Coroutine[Any, Any, Any]], request: Any) -> Any:
     """As if it were awaited here: what it sets in the context is there afterwards."""
-    context, noted = copy_context(), client_gone.get()
-    context.run(client_gone.set, _Gone())
+    context = copy_context()
     try:
         return await asyncio.create_task(get_response(request), context=context)
     finally:
-        context.run(client_gone.set, noted)
         _take_over(context)
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bulkhead import connections, settings, tenancy
 from bulkhead.errors import ConfigurationError, Rejected, rejection
 from bulkhead.log_lines import say
+from bulkhead.memory import cells
 from bulkhead.option_rows import Refused, check_known, keep, rows_of
 from bulkhead.registry import unregister
 from bulkhead.sessions import Session
@@ -31,12 +32,14 @@ if TYPE_CHECKING:
     from bulkhead.entries import Permit
     from bulkhead.outcomes import Site
     from bulkhead.resources import Resource
-    from bulkhead.settings import Settings
+    from bulkhead.settings import Memory, Settings
 
 MARK: Final = "bulkhead.tenant"
 """In a scope or environ: its tenant, or None. Where it is, an outer middleware has counted the request."""
 _LAYERS: Final = 50  # of middleware that are looked through
 SERVER_OPTION: Final = "server_max_concurrent_requests"
+CHOSEN_BY_CLIENTS: Final = ("header", "subdomain")
+"""Sources that name a tenant and do not prove it."""
 
 
 class TurnedAway(Exception):
@@ -53,9 +56,11 @@ class Plan:
     __slots__ = (
         "accept",
         "awaits",
+        "charge_bodies",
         "find",
         "invalid",
         "missing",
+        "plain",
         "public",
         "quick",
         "requests",
@@ -65,7 +70,9 @@ class Plan:
         "whole_body",
     )
 
-    def __init__(self, tenancy: Tenancy, server: int, reader: Reader, *, asynchronous: bool) -> None:
+    def __init__(
+        self, tenancy: Tenancy, server: int, reader: Reader, *, asynchronous: bool, charge_bodies: bool = False
+    ) -> None:
         self.source = source_of(tenancy, reader, asynchronous=asynchronous)
         self.find, self.awaits, self.quick = self.source.find, self.source.awaits, self.source.quick
         """`find(request)`: the tenant's id, None, or InvalidTenant; a coroutine function where `awaits`."""
@@ -73,6 +80,9 @@ class Plan:
         self.public = public_paths(tenancy.public_paths)
         self.whole_body: bool = tenancy.hold == "body"
         """Is the permit held to the end of the body?"""
+        self.charge_bodies = charge_bodies
+        """Are the bodies of requests charged to their tenants' memory cells?"""
+        self.plain = not self.whole_body and not charge_bodies
         self.retry_after: int = tenancy.retry_after
         self.accept = reader.header("accept")
         self.requests: Resource | None = limited(
@@ -228,9 +238,11 @@ class Edge:
         self._reader, self._asynchronous = reader, asynchronous
         self._given = _checked(given)
         self._capped = False
+        self._warned: set[str] = set()
         self.plan: Plan | None = None
         """Read it once for each request. None: switched off, the request passes untouched."""
         settings.on_change(self._renew)  # held weakly
+        cells.on_change(self._renew_for_cells)  # the same
         self.follow(settings.current())
 
     def _renew(self, now: Settings) -> None:
@@ -239,12 +251,23 @@ class Edge:
         except ConfigurationError as error:
             say("settings_not_followed", str(error), logging.ERROR, setting="tenancy")
 
+    def _renew_for_cells(self, _: Memory) -> None:
+        self._renew(settings.current())
+
     def follow(self, now: Settings) -> None:
         """Make the plan anew from these settings. ConfigurationError: they make no sense here, the plan stays."""
         tenancy, server = _merged(self._given, now)
         before, plan = self.plan, None
         if tenancy.enabled:
-            plan = Plan(tenancy, server, self._reader, asynchronous=self._asynchronous)
+            memory = cells.options
+            plan = Plan(
+                tenancy,
+                server,
+                self._reader,
+                asynchronous=self._asynchronous,
+                charge_bodies=memory.enabled and memory.charge_bodies,
+            )
+            self._compare(tenancy, memory)
         self.plan = plan
         self._cap(tenancy)
         if before is None:
@@ -255,6 +278,26 @@ class Edge:
         ):
             if was is not None and not stays:
                 unregister(identifier)
+
+    def _compare(self, tenancy: Tenancy, memory: Memory) -> None:
+        """Say what of [memory] makes no sense beside the rest."""
+        if not memory.enabled:
+            return
+        if not memory.max_cells and tenancy.source in CHOSEN_BY_CLIENTS:
+            self._warn(
+                "memory.max_cells",
+                f'0 is no bound, and with source = "{tenancy.source}" clients choose the tenants: whoever sends new '
+                "names makes new memory cells; set max_cells, or an authenticated source",
+            )
+        if memory.charge_bodies and not memory.quota_bytes and not memory.tenant_quota_bytes:
+            self._warn(
+                "memory.charge_bodies", "bodies are charged and there is no quota that refuses one: set quota_bytes"
+            )
+
+    def _warn(self, key: str, says: str) -> None:
+        if key not in self._warned:
+            self._warned.add(key)
+            say("settings_warning", f"{says} (said once)", setting=key)
 
     def _cap(self, tenancy: Tenancy) -> None:
         """With options in code the section may be on here and off in the settings, which then set no such limit."""

@@ -19,6 +19,7 @@ from flask import Flask, request, session
 from bulkhead.errors import ConfigurationError
 from bulkhead.tenancy import current
 from bulkhead.web.edge import MARK, Edge, Visit
+from bulkhead.web.wsgi_body import charge_body
 from bulkhead.web.wsgi_environ import header_reader, path_of, respond
 from bulkhead.web.wsgi_exchange import Exchange
 
@@ -90,7 +91,10 @@ class TenancyMiddleware:
                 raise
             return respond(answer, environ, start_response)
         environ[MARK] = visit.tenant
-        return Exchange(plan, visit, environ, start_response).run(self._inner)
+        exchange = Exchange(plan, visit, environ, start_response)
+        if plan.charge_bodies:
+            exchange.charge_body()
+        return exchange.run(self._inner)
 
     def _let_in(self) -> Response | None:
         """The first `before_request` function: the way in for sources that need the request context."""
@@ -107,7 +111,10 @@ class TenancyMiddleware:
         exchange.visit = visit
         request.environ[MARK] = visit.tenant
         current.set(visit.tenant)  # this is within a step of the exchange: it holds for the later ones, and no longer
-        return None
+        exchange.upload = upload = charge_body(exchange.plan, visit.tenant, request.environ)
+        if upload is None or upload.over is None:
+            return None
+        return self._response(exchange.plan.unavailable(upload.over, request))
 
     def _handle_exception(self, *arguments: Any) -> Response:
         """`app.handle_exception(error)`; later versions of Flask put their context before the error."""

@@ -57,4 +57,7 @@ class TenancyMiddleware:
                 raise
             return respond(answer, environ, start_response)
         environ[MARK] = visit.tenant
-        return Exchange(plan, visit, environ, start_response).run(self.app)
+        exchange = Exchange(plan, visit, environ, start_response)
+        if plan.charge_bodies:
+            exchange.charge_body()
+        return exchange.run(self.app)

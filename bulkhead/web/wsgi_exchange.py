@@ -10,26 +10,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bulkhead.tenancy import Steps
+from bulkhead.web.steps import Steps
+from bulkhead.web.wsgi_body import charge_body, close_after
 from bulkhead.web.wsgi_environ import respond
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
+    from bulkhead.web.bodies import Upload
     from bulkhead.web.edge import Plan, Visit
 
 
 class Exchange:
     """Runs the application, and is the iterable that the server gets from it.
 
-    Invariant: once `run` raised, a list was returned or `close` was called, the visit is over.
+    Invariant: once `run` raised, a list was returned or `close` was called, the visit is over, and so is `upload`.
     """
 
-    __slots__ = ("_begun", "_close", "_environ", "_head", "_iterating", "_parts", "_start", "_steps", "plan", "visit")
+    __slots__ = (
+        *("_begun", "_close", "_environ", "_head", "_iterating", "_parts", "_start", "_steps"),
+        *("plan", "upload", "visit"),
+    )
 
     def __init__(self, plan: Plan, visit: Visit, environ: WSGIEnvironment, start_response: StartResponse) -> None:
         self.plan, self.visit = plan, visit
+        self.upload: Upload | None = None  # the charges of the request's body
         self._environ, self._start = environ, start_response
         self._steps = Steps(visit.tenant)
         self._head: tuple[str, list[tuple[str, str]]] | None = None  # what the application began with
@@ -38,15 +44,21 @@ class Exchange:
         self._iterating = False
         self._close: Callable[[], object] | None = None
 
+    def charge_body(self) -> None:
+        """Charge the request's body to its tenant's cell, where that is switched on. In `upload`, if it is."""
+        self.upload = self._steps.run(charge_body, self.plan, self.visit.tenant, self._environ)
+
     def run(self, app: WSGIApplication) -> Iterable[bytes]:
         """Call the application. What is to be given to the server: its body, or this."""
         try:
+            self._check()
             body = self._steps.run(app, self._environ, self._start_response)
+            self._parts, self._close = body, getattr(body, "close", None)
+            self._check()
             if type(body) in (list, tuple) and not self.plan.whole_body:
                 self._begin()
-                self.visit.end()  # nothing is left to be run; and servers like to know a body's length
+                self._end()  # nothing is left to be run; and servers like to know a body's length
                 return body
-            self._parts, self._close = body, getattr(body, "close", None)
             if self._is_a_file(body):
                 self._begin()
                 return body
@@ -54,7 +66,9 @@ class Exchange:
             answer = self._answer(error)
             if answer is None:
                 raise
-            return answer
+            if self._close is None:
+                return answer
+            self._parts, self._iterating = answer, False  # and the application's own body is still to be closed
         return self
 
     def __iter__(self) -> Exchange:
@@ -62,17 +76,20 @@ class Exchange:
 
     def __next__(self) -> bytes:
         try:
-            part = self._steps.run(self._next)
+            try:
+                part: bytes | None = self._steps.run(self._next)
+            except StopIteration:
+                part = None
+            self._check()
             self._begin()
-        except StopIteration:
-            self._begin()
-            raise
         except BaseException as error:
             answer = self._answer(error)
             if answer is None:
                 raise
             self._parts = None
             return b"".join(answer)
+        if part is None:
+            raise StopIteration
         return part
 
     def close(self) -> None:
@@ -82,7 +99,7 @@ class Exchange:
             if close is not None:
                 self._steps.run(close)
         finally:
-            self.visit.end()
+            self._end()
 
     def _start_response(self, status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
         try:
@@ -102,6 +119,7 @@ class Exchange:
             self._begun = self._start(*self._head)
 
     def _write(self, data: bytes) -> object:
+        self._check()
         self._begin()
         return None if self._begun is None else self._begun(data)
 
@@ -115,12 +133,26 @@ class Exchange:
 
     def _answer(self, error: BaseException) -> list[bytes] | None:
         """Our answer to an exception; None: there is none, or it is too late for one, and it has to be raised on."""
-        self.visit.end(error)
+        self._end(error)
+        over = None if self.upload is None or self._begun is not None else self.upload.over
+        if over is not None and isinstance(error, Exception):
+            error = over
+            close_after(self._environ, self._start)
         answer = None if self._begun is not None else self.plan.answer_to(error, self._environ)
         if answer is None:
             return None
-        self._head = None  # ours is there instead
+        self._head = self.upload = None  # ours is there instead
         return respond(answer, self._environ, self._start)
+
+    def _check(self) -> None:
+        """QuotaExceeded if the request's body was, whatever the application answered to that: ours is there instead."""
+        if self.upload is not None and self._begun is None:
+            self.upload.check()
+
+    def _end(self, error: BaseException | None = None) -> None:
+        self.visit.end(error)
+        if self.upload is not None:
+            self.upload.end()
 
     def _is_a_file(self, body: Any) -> bool:
         """Is it a real file that the server may send without reading it here? Then only its `close` is ours."""

@@ -8,11 +8,13 @@ import sys
 import time
 
 import calls
+import cells
 import isolation
 import loopback
 import refusals
 import scraping
 import tenants
+import uploads
 import web
 from table import rendered
 
@@ -27,6 +29,7 @@ GROUPS = {
     "failed": ("Failed, raise and catch included", refusals.failed, 200),
     "tenants": ("Many tenants", tenants.traffic, 200),
     "memory": ("Ids chosen by clients", tenants.memory, 200),
+    "cells": ("Memory cells, CPU time of a thread", cells.charging, 200),
     "redis": ("redis-py over loopback", loopback.redis_get, 1000),
     "psycopg": ("psycopg over loopback", loopback.psycopg_select, 1000),
     "sqlalchemy": ("SQLAlchemy and psycopg over loopback", loopback.sqlalchemy_select, 1000),
@@ -34,6 +37,7 @@ GROUPS = {
     "metrics": ("A scrape of Prometheus, CPU time", scraping.scraped, 30),
     "web": ("A FastAPI hello-world, requests a second", web.hello, 60),
     "isolation": ("A noisy tenant, and what the quiet ones notice of it", isolation.isolated, 5),
+    "uploads": ("A tenant that uploads without end, with memory cells and without", uploads.uploads, 5),
     "counters": ("With outcome counters (over a bare call)", calls.counted, 200),
 }
 
@@ -43,7 +47,7 @@ shuffled order. A budget holds if the ratio of the medians or that of the minima
 Single-threaded rows are CPU time of the thread, rows with threads are wall clock. Loopback rows are both: medians of
 paired differences to two plain clients, with their 95 % bound; the CPU time has to be within the budget, and the wall
 clock must not be above it by more than its bound.
-web and isolation are load tests of servers on loopback, and say in each row what its number is. They need a machine
+web, isolation and uploads are load tests of servers on loopback, and say in each row what its number is. They need a machine
 that has nothing else to do; isolation takes twenty minutes (--quick: short runs, one of each).
 """
 

@@ -21,7 +21,7 @@ STORY = """
 import contextlib, logging, os, sys, threading, time
 sys.path.insert(0, "tests")
 import bulkhead
-from bulkhead import connections, metrics
+from bulkhead import connections, memory, metrics
 from bulkhead.adapter import Options
 from bulkhead.outcomes import DIRECT
 from bulkhead.registry import registered
@@ -41,10 +41,11 @@ fail(ok, error=KeyboardInterrupt())
 down = bulkhead.resource("down", **circuit(1, 600))
 fail(down)
 refused(bulkhead.CircuitOpenError, down)
-trying = bulkhead.resource("trying", **circuit(1, 0.001, 2))
+trying = bulkhead.resource("trying", **circuit(1, 0.1, 50))
 fail(trying)
-time.sleep(0.01)
-succeed(trying)
+while trying.state != "half_open":  # a probe that takes longer than the 0.1 s opens it again
+    time.sleep(0.11)
+    succeed(trying)
 assert (down.state, trying.state) == ("open", "half_open")
 
 # no ticket: of the tenant, of the resource; of requests and of connections
@@ -61,6 +62,12 @@ with bulkhead.tenant("a"):
     held.append(connections.checkout(DIRECT))
     with contextlib.suppress(bulkhead.ResourceBusyError):
         connections.checkout(DIRECT)
+
+# memory: a charge that is held, and one for which there is no room
+memory.cells.configure(quota_bytes=100)
+charge = memory.cells.get_or_create("a").charge(60)
+with contextlib.suppress(bulkhead.QuotaExceeded):
+    memory.cells.get_or_create("a").charge(41)
 
 # nobody's call; what would have been refused; a wait
 strict = bulkhead.resource("strict", tickets=1)

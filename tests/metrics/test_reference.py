@@ -35,7 +35,7 @@ def ours(scrape: Scrape) -> set[str]:
 
 
 def test_names_and_labels_in_the_reference_are_those_of_a_scrape(page: str, scrape: Scrape) -> None:
-    told = {name: set(labels.split(", ")) for name, _, labels, *_ in table(page, "names")}
+    told = {name: set(labels.split(", ")) - {""} for name, _, labels, *_ in table(page, "names")}
     assert told == {name: scrape.labels(name) for name in ours(scrape)}
 
 
@@ -85,9 +85,15 @@ def test_both_modes_say_the_same_of_a_process(scrapes: Callable[[str], Scrape]) 
 
 def test_refusals_of_tenants_are_told_by_what_was_limited(scrape: Scrape) -> None:
     assert scrape.value("bulkhead_tenant_rejections_total", kind="request") == 2
+    assert scrape.value("bulkhead_tenant_rejections_total", kind="memory") == 1
     # One of the resource `ok`, one of max_db_connections. What shadow would have refused is not among them.
     assert scrape.value("bulkhead_tenant_rejections_total", kind="db") == 2
     assert scrape.value("bulkhead_rejections_total", identifier="call:shadow", reason="shadow_tenant") == 1
+
+
+def test_memory_in_use_is_that_of_all_cells(scrape: Scrape) -> None:
+    assert scrape.value("bulkhead_memory_tracked_bytes") == 60
+    assert scrape.value("bulkhead_memory_cells") == 1
 
 
 def test_no_tenant_is_in_a_scrape(scrape: Scrape) -> None:

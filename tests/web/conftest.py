@@ -1,4 +1,4 @@
-"""Each test of the edge begins without limits, settings, policies and connections to what another one left."""
+"""Each test of the edge begins without limits, settings, policies, memory cells and connections to what another left."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import bulkhead
+from bulkhead import settings
+from bulkhead.memory import cells
 from bulkhead.settings.live import live
 
 if TYPE_CHECKING:
@@ -23,8 +25,12 @@ def _forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
             monkeypatch.delenv(name)
     kept = (live.now, live.place, live.seen, live.followers)
     live.now, live.place, live.seen, live.followers = None, None, (), ()
+    settings.on_change(cells._follow)
     before = set(bulkhead.resources())
     yield
+    cells._given, cells._started, cells._following = {}, False, ()
+    for cell in cells:
+        cells.evict(cell.tenant)
     live.now, live.place, live.seen, live.followers = kept
     bulkhead.unknown_tenant("allow")
     for identifier in set(bulkhead.resources()) - before:

@@ -142,6 +142,13 @@ def test_a_tenant_that_fills_its_share_is_refused_and_the_others_are_not(
     assert shop.get("/orders", "noisy").status_code == 200
 
 
+def test_an_upload_over_the_tenants_quota_is_refused(shop: Shop) -> None:
+    """Within pydantic's limits or not: it does not come so far."""
+    refused = shop.order("noisy", item="x" * 2_000_000)
+    assert (refused.status_code, refused.json()["reason"]) == (503, "quota")
+    assert shop.order("noisy").status_code == shop.order("acme").status_code == 201
+
+
 def test_a_changed_limit_holds_after_sighup(shop: Shop, eventually: Eventually) -> None:
     def limit() -> float | None:
         return Scrape(shop.get("/metrics").text).value("bulkhead_tickets_limit", identifier="server:requests")

@@ -1,0 +1,29 @@
+"""What belongs to the web request that the current code serves, as long as it lasts: one dict for each request.
+
+A middleware puts an empty dict into `current` when a request begins; all tasks and threads that the request starts with
+a copy of its context share it. Whoever has something to remember for the request adds an entry:
+
+None -> something true  the client has gone (a bool, or an object that knows)
+tenant -> its cell      the memory cell that this request got first (bulkhead.memory)
+
+A dict and nothing of our own, because every request pays for it: one that stayed empty says nothing, so it need not be
+taken out of the context again. The core reads it; only middlewares set it.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import Any
+
+Held = dict[str | None, Any]
+
+current: ContextVar[Held | None] = ContextVar("bulkhead_request", default=None)
+
+
+def client_gone() -> bool:
+    """Whether the client that the current code works for has gone: what is cancelled then is no failure.
+
+    Asked when a guarded call was cancelled, never on the way of one that was not.
+    """
+    held = current.get()
+    return held is not None and bool(held.get(None))

@@ -1,0 +1,140 @@
+"""The cell of the code that runs now: by its tenant, and the same one to the end of a request."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextvars import Context, copy_context
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+from stories import together
+
+import bulkhead
+from bulkhead import request
+from bulkhead.memory import MemoryCell, cells, current_memory_cell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def held() -> Iterator[request.Held]:
+    """As a middleware does for a request."""
+    one: request.Held = {}
+    token = request.current.set(one)
+    yield one
+    request.current.reset(token)
+
+
+def mine() -> MemoryCell:
+    cell = current_memory_cell()
+    assert cell is not None
+    return cell
+
+
+def test_outside_any_tenant_there_is_none() -> None:
+    assert current_memory_cell() is None
+    with bulkhead.tenant("acme"), bulkhead.tenant(None):
+        assert current_memory_cell() is None
+    assert len(cells) == 0
+
+
+def test_the_first_call_makes_the_cell_of_the_tenant() -> None:
+    with bulkhead.tenant("acme"):
+        assert len(cells) == 0
+        first = mine()
+        assert first is mine()
+        with bulkhead.tenant("other"):
+            assert mine().tenant == "other"
+    assert first is cells.find("acme")
+    assert len(cells) == 2
+
+
+def test_a_client_that_went_is_no_cell(held: request.Held) -> None:
+    held[None] = True
+    assert current_memory_cell() is None
+    with bulkhead.tenant("acme"):
+        assert mine().tenant == "acme"
+
+
+def test_a_request_keeps_the_cell_that_it_first_got(held: request.Held) -> None:
+    with bulkhead.tenant("acme"):
+        first = mine()
+        cells.evict("acme")
+        assert mine() is first
+        fresh = Context().run(lambda: cells.get_or_create("acme"))
+        assert fresh is not first
+        assert mine() is first
+        token = request.current.set({})
+        assert mine() is fresh, "another request"
+        request.current.reset(token)
+        assert mine() is first
+
+
+def test_outside_of_requests_nothing_is_bound() -> None:
+    with bulkhead.tenant("acme"):
+        first = mine()
+        cells.evict("acme")
+        assert mine() is not first
+
+
+def test_threads_and_tasks_of_a_request_share_its_cell(held: request.Held) -> None:
+    async def tasks() -> list[MemoryCell]:
+        first = await asyncio.create_task(asyncio.to_thread(mine))
+        cells.evict("acme")
+        return [first, *await asyncio.gather(asyncio.to_thread(mine), asyncio.create_task(asyncio.sleep(0, mine())))]
+
+    with bulkhead.tenant("acme"):
+        found = asyncio.run(tasks())
+        carried: list[MemoryCell] = []
+
+        def carry_on() -> None:
+            carried.append(mine())
+
+        thread = threading.Thread(target=bulkhead.carry(carry_on))
+        thread.start()
+        thread.join()
+    assert len({*map(id, found), *map(id, carried)}) == 1
+
+
+def test_threads_that_ask_first_at_the_same_time_agree(held: request.Held) -> None:
+    for number in range(50):
+        with bulkhead.tenant(f"t{number}"):
+            found = together(*[partial(copy_context().run, mine) for _ in range(4)])
+            assert len(set(map(id, found))) == 1
+
+
+def test_detached_work_belongs_to_no_request(held: request.Held) -> None:
+    with bulkhead.tenant("acme"):
+        mine()
+        assert bulkhead.detached(current_memory_cell)() is None
+        assert bulkhead.detached(request.current.get)() is None
+
+
+def test_a_request_for_very_many_tenants_does_not_keep_all_their_cells(held: request.Held) -> None:
+    for number in range(500):
+        with bulkhead.tenant(str(number)):
+            mine()
+    assert len(held) == 100
+    with bulkhead.tenant("0"):
+        assert mine() is held["0"]
+
+
+def test_switched_off_there_are_none() -> None:
+    cells.configure(enabled=False)
+    with bulkhead.tenant("acme"):
+        assert current_memory_cell() is None
+        cells.get_or_create("acme")
+        assert current_memory_cell() is None
+        cells.configure(enabled=True)
+        assert mine().tenant == "acme"
+
+
+def test_the_cell_asked_for_last_goes_last() -> None:
+    cells.configure(max_cells=2)
+    for tenant in ("a", "b", "a", "c"):
+        with bulkhead.tenant(tenant):
+            mine()
+    assert [cell.tenant for cell in cells] == ["a", "c"]

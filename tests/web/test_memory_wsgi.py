@@ -1,0 +1,429 @@
+"""Memory cells of WSGI requests, and bodies that are charged as they are read: plain WSGI and Flask, on gunicorn."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from web.served import client, is_refusal, new_gate, serving
+from web.uploads import chunk, uploading, without_end
+
+import bulkhead
+from bulkhead.memory import cells
+from bulkhead.web.wsgi import TenancyMiddleware
+from bulkhead.web.wsgi_body import ChargedInput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from conftest import Eventually
+    from web.served import Application
+
+QUOTA = 1_000_000
+PART = 33  # sys.getsizeof(b"")
+
+CELLS = """
+from gates import *
+from bulkhead.memory import cells, current_memory_cell
+cells.configure(quota_bytes=CONFIG["quota"], charge_bodies=True)
+HEAD = [("Content-Type", "text/plain")]
+
+def tell():
+    found = state()
+    found["cells"] = {cell.tenant: [cell.tracked_bytes, cell.peak_bytes] for cell in cells}
+    return found
+"""
+
+WSGI = (
+    CELLS
+    + """
+from bulkhead.web.wsgi import TenancyMiddleware
+
+def read(source):
+    return len(source.read())
+
+def readline(source):
+    return len(source.readline())
+
+def readlines(source):
+    return sum(map(len, source.readlines()))
+
+def lines(source):
+    return sum(map(len, source))
+
+def readinto(source):
+    buffer = bytearray(10_000_000)
+    return source.readinto(buffer)
+
+def parts(source):
+    return sum(iter(lambda: len(source.read(100_000)), 0))
+
+WAYS = {"/" + one.__name__: one for one in (read, readline, readlines, lines, readinto, parts)}
+
+def app(environ, start_response):
+    path, gate = environ["PATH_INFO"], environ.get("QUERY_STRING", "")
+    if path == "/state":
+        start_response("200 OK", [("Content-Type", "application/json")])
+        return [json.dumps(tell()).encode()]
+    if path == "/generator":
+        return generator(environ, start_response)
+    if path == "/steps":
+        return steps(environ, start_response)
+    try:
+        size = WAYS.get(path, read)(environ["wsgi.input"])
+        note(gate, f"read {size}")
+        if path == "/waits":
+            wait(gate)
+    except bulkhead.QuotaExceeded:
+        note(gate, "refused")
+        if path == "/caught":
+            start_response("413 Too Large", HEAD)
+            return [b"my own answer"]
+        if path == "/caught-in-parts":
+            start_response("413 Too Large", HEAD)
+            return iter([b"my own ", b"answer"])
+        if path == "/written":
+            write = start_response("413 Too Large", HEAD)
+            write(b"my own answer")
+            return []
+        if path == "/other-error":
+            raise ValueError("something else")
+        raise
+    start_response("200 OK", HEAD)
+    return [str(size).encode()]
+
+def generator(environ, start_response):
+    start_response("200 OK", HEAD)
+    yield str(len(environ["wsgi.input"].read())).encode()
+
+def steps(environ, start_response):
+    start_response("200 OK", HEAD)
+    first = current_memory_cell()
+    for number in range(3):
+        cells.evict(first.tenant)
+        yield f"{current_memory_cell() is first} ".encode()
+
+application = TenancyMiddleware(app, source="header", public_paths=["/state"])
+"""
+)
+
+FLASK = (
+    CELLS
+    + """
+import flask
+from bulkhead.web.flask import init_app
+from werkzeug.middleware.dispatcher import DispatcherMiddleware
+
+def build(**options):
+    app = flask.Flask("shop")
+    init_app(app, public_paths=["/state"], **options)
+
+    @app.post("/read")
+    def read():
+        return str(len(flask.request.get_data()))
+
+    @app.post("/json")
+    def posted():
+        return str(len(flask.request.get_json(force=True)))
+
+    @app.post("/form")
+    def form():
+        return str(len(flask.request.form["a"]))
+
+    @app.post("/file")
+    def file():
+        return str(len(flask.request.files["a"].read()))
+
+    @app.post("/caught")
+    def caught():
+        try:
+            flask.request.get_data()
+        except bulkhead.QuotaExceeded:
+            return "my own answer", 413
+        return "all"
+
+    @app.post("/waits")
+    def waits():
+        flask.request.get_data()
+        wait(flask.request.args["gate"])
+        return "waited"
+
+    @app.get("/steps")
+    def steps():
+        first = current_memory_cell()
+        def parts():
+            for _ in range(3):
+                cells.evict(first.tenant)
+                yield f"{current_memory_cell() is first} "
+        return flask.Response(parts())
+
+    @app.get("/state")
+    def state():
+        return tell()
+
+
+    @app.errorhandler(Exception)
+    def any_error(error):
+        return "an error page", 500
+
+    return app
+
+application = build(source="header")
+application.wsgi_app = DispatcherMiddleware(application.wsgi_app, {
+    "/function": build(source=lambda request: request.headers.get("X-Tenant-ID")),
+})
+"""
+)
+
+
+@pytest.fixture(scope="module", params=["gthread", "sync"])
+def server(request: pytest.FixtureRequest) -> Iterator[Application]:
+    """Plain WSGI."""
+    with serving(WSGI, request.param, quota=QUOTA) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def flask() -> Iterator[Application]:
+    """Flask; at /function the tenant is found inside the request context."""
+    pytest.importorskip("flask")
+    with serving(FLASK, "gthread", quota=QUOTA) as running:
+        yield running
+
+
+def cell(server: Application, tenant: str) -> tuple[int, int]:
+    """Tracked bytes and their peak."""
+    tracked, peak = server.state()["cells"].get(tenant, (0, 0))
+    return tracked, peak
+
+
+def refused(server: Application, path: str, tenant: str, length: int | None = None) -> int:
+    """Upload until it is refused; how many bytes were sent by then."""
+    found = without_end(server.port, path, tenant, length=length)
+    assert found.status == 503, found
+    assert found.headers["retry-after"] == "1"
+    assert found.headers["connection"] == "close"
+    assert json.loads(found.body)["reason"] == "quota"
+    return found.sent
+
+
+WAYS = ["/read", "/readline", "/readlines", "/lines", "/readinto", "/parts"]
+
+
+@pytest.mark.parametrize("path", [*WAYS, "/caught", "/caught-in-parts", "/written", "/other-error", "/generator"])
+def test_a_tenant_that_uploads_without_end_gets_503_and_the_others_are_served(
+    path: str, server: Application, eventually: Eventually
+) -> None:
+    with client(server, eventually) as web:
+        refused(server, path, "noisy")
+        body = b"a line\n" * 1000
+        wanted = {"/readline": "7", "/caught": "7000"}.get(path, "7000")
+        for tenant in ("quiet", "noisy"):
+            answer = web.web.post(path, content=body, headers={"X-Tenant-ID": tenant})
+            assert (answer.status_code, answer.text) == (200, wanted)
+        tracked, peak = eventually(lambda: cell(server, "noisy"))
+        assert tracked == 0
+        assert QUOTA - 200_000 < peak <= QUOTA
+
+
+def test_a_body_whose_length_is_over_the_quota_is_refused_before_any_of_it_is_read(
+    server: Application, eventually: Eventually
+) -> None:
+    gate = new_gate()
+    with client(server, eventually):
+        refused(server, f"/read?{gate}", "large", QUOTA + 1)
+    assert server.seen(gate) == []
+    assert cell(server, "large") == (0, 0)
+
+
+def test_others_are_served_while_the_noisy_tenant_is_at_its_quota(eventually: Eventually) -> None:
+    with serving(WSGI, "gthread", quota=QUOTA) as server, client(server, eventually) as web:
+        gate = new_gate()
+        body = b"a" * 900_000
+        with uploading(server.port, f"/waits?{gate}", "noisy", length=len(body)) as connection:
+            connection.sendall(body)
+            web.stands_at(gate)
+            assert cell(server, "noisy")[0] == len(body) + PART
+            for tenant, status in (("noisy", 503), ("quiet", 200)):
+                answer = web.web.post("/read", content=body, headers={"X-Tenant-ID": tenant})
+                assert answer.status_code == status
+                assert status == 200 or is_refusal(answer, "quota")
+            server.open(gate)
+            assert connection.recv(12) == b"HTTP/1.1 200"
+        web.until(lambda: cell(server, "noisy")[0] == 0)
+
+
+@pytest.mark.parametrize("path", ["/read", "/lines", "/generator"])
+def test_an_upload_that_the_client_breaks_off_gives_every_byte_back(
+    path: str, server: Application, eventually: Eventually
+) -> None:
+    tenant = f"breaks off {path}"
+    with client(server, eventually) as web:
+        with uploading(server.port, path, tenant) as connection:
+            connection.sendall(chunk(b"a" * 200_000) + chunk(b"b" * 1000))
+        # Not while it lasts: a worker that serves one at a time cannot be asked.
+        web.until(lambda: cell(server, tenant)[1] > 60_000)
+        web.until(lambda: cell(server, tenant)[0] == 0)
+
+
+def test_a_request_keeps_its_cell_over_the_steps_of_its_body(server: Application, eventually: Eventually) -> None:
+    with client(server, eventually) as web:
+        assert [web.get("/steps").text for _ in range(2)] == ["True True True "] * 2
+
+
+def test_a_connection_after_a_refusal_is_a_new_one_and_works(server: Application, eventually: Eventually) -> None:
+    with client(server, eventually) as web:
+        for _ in range(3):
+            answer = web.web.post("/read", content=b"a" * (2 * QUOTA), headers={"X-Tenant-ID": "again"})
+            assert is_refusal(answer, "quota")
+            assert web.web.post("/read", content=b"abc", headers={"X-Tenant-ID": "again"}).text == "3"
+
+
+# ---- Flask
+
+
+@pytest.mark.parametrize("at", ["", "/function"])
+def test_flask_refuses_a_body_over_the_quota_whatever_the_application_makes_of_it(
+    at: str, flask: Application, eventually: Eventually
+) -> None:
+    with client(flask, eventually, at) as web:
+        for path in ("/read", "/json", "/caught"):
+            refused(flask, at + path, "noisy")
+        refused(flask, f"{at}/read", "noisy", 2 * QUOTA)
+        large = b"a" * (2 * QUOTA)
+        for tenant in ("quiet", "noisy"):
+            headers = {"X-Tenant-ID": tenant}
+            for files in ({"a": b"b" * 100}, {"a": large}):
+                answer = web.web.post("/file", files=files, headers=headers)
+                assert (answer.status_code, answer.text if len(files["a"]) == 100 else "") in ((200, "100"), (503, ""))
+            assert web.web.post("/form", data={"a": "b" * 100}, headers=headers).text == "100"
+        web.until(lambda: cell(flask, "noisy")[0] == 0)
+        assert cell(flask, "noisy")[1] <= QUOTA
+
+
+@pytest.mark.parametrize("at", ["", "/function"])
+def test_flask_holds_a_bodys_charge_until_the_request_is_over(
+    at: str, flask: Application, eventually: Eventually
+) -> None:
+    gate, tenant = new_gate(), f"holds{at}"
+    with client(flask, eventually, at) as web:
+        with uploading(flask.port, f"{at}/waits?gate={gate}", tenant, length=1000) as connection:
+            connection.sendall(b"a" * 1000)
+            web.stands_at(gate)
+            assert cell(flask, tenant)[0] >= 1000
+            flask.open(gate)
+            assert connection.recv(12) == b"HTTP/1.1 200"
+        web.until(lambda: cell(flask, tenant)[0] == 0)
+        assert web.get("/steps", tenant).text == "True True True "
+
+
+# ---- without a server
+
+
+@pytest.fixture
+def charged() -> Any:
+    """`charged(body)`: a ChargedInput, and what a middleware has for its request."""
+    from bulkhead.web.bodies import Upload  # noqa: PLC0415
+
+    def make(body: bytes, quota: int = 0) -> tuple[ChargedInput, Upload]:
+        cells.configure(quota_bytes=quota)
+        upload = Upload("acme")
+        return ChargedInput(io.BytesIO(body), upload), upload
+
+    return make
+
+
+def tracked() -> int:
+    found = cells.find("acme")
+    return 0 if found is None else found.tracked_bytes
+
+
+BODY = b"one\ntwo\n" + b"3" * 200_000 + b"\nfour"
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        lambda file: [file.read()],
+        lambda file: [file.read(-1)],
+        lambda file: [file.read(None)],
+        lambda file: [file.read(0), file.read(3), file.read(10**9), file.read(5), file.read()],
+        lambda file: [file.readline(), file.readline(2), file.readline(-1), file.readline(None), *file.readlines()],
+        lambda file: [*file],
+        lambda file: file.readlines(),
+        lambda file: [*file.readlines(1), *file.readlines(5), file.read(), *file.readlines()],
+        lambda file: [
+            file.readline(70_000),
+            file.readline(),
+            file.readline(70_000),
+            file.readline(70_000),
+            file.read(),
+        ],
+    ],
+)
+def test_a_charged_input_gives_what_the_file_would(how: Any, charged: Any) -> None:
+    file, upload = charged(BODY)
+    plain = how(io.BytesIO(BODY))
+    assert how(file) == plain
+    assert tracked() == sum(len(part) + PART for part in plain if part)
+    upload.end()
+    assert tracked() == 0
+
+
+def test_a_charged_input_fills_buffers(charged: Any) -> None:
+    file, _ = charged(BODY)
+    buffer = bytearray(10)
+    assert [file.readinto(buffer), bytes(buffer)] == [10, BODY[:10]]
+    assert file.readinto(memoryview(buffer)[:4]) == 4
+    assert bytes(buffer[:4]) == BODY[10:14]
+    assert file.readinto(bytearray(10**6)) == len(BODY) - 14
+    assert file.readinto(buffer) == 0
+
+
+@pytest.mark.parametrize("name", ["read", "readline", "readlines"])
+def test_what_is_read_raises_before_more_than_a_block_beyond_the_quota_is_held(name: str, charged: Any) -> None:
+    file, upload = charged(b"x" * 10_000_000, 100_000)
+    inner = file._inner
+    for _ in range(2):
+        with pytest.raises(bulkhead.QuotaExceeded) as caught:
+            getattr(file, name)()
+    assert caught.value.tenant == "acme"
+    assert inner.tell() <= 2 * 65_536
+    assert tracked() <= 100_000
+    upload.end()
+    assert tracked() == 0
+
+
+def test_many_small_parts_cost_one_charge(charged: Any) -> None:
+    file, upload = charged(b"x\n" * 1000)
+    assert len([*file]) == 1000
+    assert tracked() == 1000 * (2 + PART)
+    upload.end()
+    assert tracked() == 0
+
+
+def test_what_is_read_after_the_request_is_charged_to_nobody(charged: Any) -> None:
+    file, upload = charged(BODY)
+    upload.end()
+    assert file.read() == BODY
+    assert tracked() == 0
+
+
+def test_without_charge_bodies_the_input_is_the_servers_own() -> None:
+    seen: list[Any] = []
+
+    def app(environ: Any, start_response: Any) -> list[bytes]:
+        seen.append(environ["wsgi.input"])
+        start_response("200 OK", [])
+        return [b""]
+
+    with httpx.Client(
+        transport=httpx.WSGITransport(TenancyMiddleware(app, source="header")), base_url="http://x"
+    ) as web:
+        web.post("/", content=b"abc", headers={"X-Tenant-ID": "acme"})
+        cells.configure(quota_bytes=1000, charge_bodies=True)
+        web.post("/", content=b"abc", headers={"X-Tenant-ID": "acme"})
+    assert [isinstance(one, ChargedInput) for one in seen] == [False, True]
