@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("bulkhead")
 
 
-
 class Outcome(StrEnum):
     """What a call that was let through tells the circuit."""
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from bulkhead.settings.effective import Settings
 from bulkhead.settings.live import Following, live
-from bulkhead.settings.parts import Memory
+from bulkhead.settings.parts import Jobs, Memory
 from bulkhead.settings.renewal import Watch, reload_on_sighup, watch
 from bulkhead.settings.sections import Bulkhead, Server, Tenancy, section
 from bulkhead.settings.sources import Place
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Bulkhead",
     "Following",
+    "Jobs",
     "Memory",
     "Server",
     "Settings",

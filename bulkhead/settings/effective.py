@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 from bulkhead.errors import ConfigurationError
 from bulkhead.option_rows import Row, nearest, rows_of, shown
 from bulkhead.option_set import Options
-from bulkhead.settings.parts import Memory
+from bulkhead.settings.parts import Jobs, Memory
 from bulkhead.settings.sections import OWN, RESOURCES, Bulkhead, Server, Tenancy, sections
 
 S = TypeVar("S")
@@ -32,6 +32,7 @@ class Settings:
     tenancy: Tenancy = field(default_factory=Tenancy)
     server: Server = field(default_factory=Server)
     memory: Memory = field(default_factory=Memory)
+    jobs: Jobs = field(default_factory=Jobs)
     resources: Mapping[str, Options] = field(default_factory=lambda: MappingProxyType({}))
     """[resources.NAME]: the options defined under that name."""
     file: str | None = None

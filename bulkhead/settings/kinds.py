@@ -111,6 +111,19 @@ def bytes_per_tenant() -> Values:
     )
 
 
+def tenant_table(*, none: str) -> Values:
+    """A table tenant id -> whole number. The other kinds of `per_tenant` are none; `none` = what None means."""
+
+    def keep(value: object) -> object:
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            raise Refused
+        return MappingProxyType({_tenant(whose): _count(number, shown(whose)) for whose, number in value.items()})
+
+    return Values(f"a table of tenant ids and whole numbers from 0 to {MAXIMUM_COUNT:,}, or None ({none})", keep)
+
+
 def number_for(value: PerTenant, tenant: str) -> int:
     """What a `per_tenant` value says of this tenant; 0 = no limit. Raises what the user's callable raises."""
     if isinstance(value, Mapping):

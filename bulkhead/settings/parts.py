@@ -1,6 +1,7 @@
-"""Sections of parts that a program need not import: their keys are valid in a settings file all the same.
+"""Sections of parts that stand above the settings: they are valid in a file although nobody imported the part.
 
-One dataclass each, as in sections.py, which registers them.
+As sections.py, which registers them: frozen dataclasses whose fields are rows, and their rules. What the keys do is the
+part's own business.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bulkhead.option_rows import flag, number, row, whole
-from bulkhead.settings.kinds import amount, bytes_per_tenant
+from bulkhead.settings.kinds import PerTenant, amount, bytes_per_tenant, per_tenant, tenant_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -50,4 +51,47 @@ class Memory:
     )
     charge_bodies: bool = row(
         False, "", "whether the middlewares charge the bodies of requests to the tenant's cell as they arrive", flag()
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Jobs:
+    """[jobs]: runners of jobs, `bulkhead.jobs`. What a runner is given in code wins over these."""
+
+    workers: int = row(8, "jobs", "jobs that a runner has running at a time", whole(1), marks=("restart",))
+    max_concurrent: PerTenant = row(
+        0, "jobs", "jobs of one tenant that a runner has running at a time; 0 = no limit", per_tenant()
+    )
+    tenants: Mapping[str, int] | None = row(
+        None,
+        "jobs",
+        "max_concurrent of single tenants, before max_concurrent is asked: [jobs.tenants] acme = 4",
+        tenant_table(none="there is no such table"),
+    )
+    lanes: int = row(
+        0,
+        "lanes",
+        "lanes that the workers are dealt out to, at most as many as workers; 0 = off: each worker serves every tenant",
+        whole(0),
+        marks=("restart",),
+    )
+    lanes_per_tenant: int = row(2, "lanes", "lanes that serve one tenant", whole(1), marks=("restart",))
+    max_backlog_per_tenant: int = row(10_000, "jobs", "jobs of one tenant that may wait; more are refused", whole(1))
+    max_backlog: int = row(
+        100_000,
+        "jobs",
+        "jobs of all tenants that may wait; above it a tenant that has its equal share or more is refused",
+        whole(1),
+    )
+    grace_secs: float = row(
+        25.0,
+        "s",
+        "how long a shutdown lets running jobs go on before it cancels them",
+        number("a number of seconds", 0, above=False),
+    )
+    unknown_after_secs: float = row(
+        86_400.0,
+        "s",
+        "how long a job waits for a handler with its name before it is dead",
+        number("a number of seconds", 0, above=False),
     )

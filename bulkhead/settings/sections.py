@@ -15,7 +15,7 @@ from bulkhead.errors import ConfigurationError
 from bulkhead.option_rows import choice, flag, row, rows_of, whole
 from bulkhead.process_values import ProcessValues
 from bulkhead.settings.kinds import PerTenant, per_tenant, secret, text, texts, word_or_callable
-from bulkhead.settings.parts import Memory
+from bulkhead.settings.parts import Jobs, Memory
 
 Policy = Literal["reject", "share", "allow"]
 Rule = Callable[[Mapping[str, Any]], Iterator[tuple[str, str]]]
@@ -209,6 +209,7 @@ _sections: dict[str, Section] = {
     "tenancy": Section(Tenancy, (tenancy_rules,)),
     "server": Section(Server, ()),
     "memory": Section(Memory, ()),
+    "jobs": Section(Jobs, ()),
 }
 RESOURCES = "resources"
 OWN = tuple(_sections)

@@ -10,6 +10,7 @@ import time
 import calls
 import cells
 import isolation
+import lanes
 import loopback
 import refusals
 import scraping
@@ -30,6 +31,7 @@ GROUPS = {
     "tenants": ("Many tenants", tenants.traffic, 200),
     "memory": ("Ids chosen by clients", tenants.memory, 200),
     "cells": ("Memory cells, CPU time of a thread", cells.charging, 200),
+    "jobs": ("The queue of job lanes: push, claim and finish", lanes.queued, 200),
     "redis": ("redis-py over loopback", loopback.redis_get, 1000),
     "psycopg": ("psycopg over loopback", loopback.psycopg_select, 1000),
     "sqlalchemy": ("SQLAlchemy and psycopg over loopback", loopback.sqlalchemy_select, 1000),

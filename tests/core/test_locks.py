@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parent.parent.parent
-CORE = sorted([*(ROOT / "bulkhead").glob("*.py"), *(ROOT / "bulkhead").glob("[ct]i*/*.py")])
+CORE = sorted(
+    [
+        *(ROOT / "bulkhead").glob("*.py"),
+        *(ROOT / "bulkhead").glob("[ct]i*/*.py"),
+        *(ROOT / "bulkhead" / "jobs").glob("*.py"),
+    ]
+)
 
 
 def codes(code: CodeType) -> Iterator[CodeType]:

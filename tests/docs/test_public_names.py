@@ -28,10 +28,15 @@ PUBLIC = {
     "bulkhead.adapter": ADAPTER,
     "bulkhead.connections": "IDENTIFIER LENDING caps checkout held limit set_limit totals",
     "bulkhead.events": EVENTS,
+    "bulkhead.jobs": """
+        AsyncRunner BacklogFull Job JobCancelled JobRecord JobTimeout NotTaking Report Runner Sender Stats job lane_queue
+        lane_queues named
+    """,
     "bulkhead.memory": "Charge MemoryCell MemoryCells Scratch cells current_memory_cell",
     "bulkhead.metrics": "BulkheadCollector BulkheadMirror register",
     "bulkhead.settings": """
-        Bulkhead Following Memory Server Settings Tenancy Watch current load on_change reload reload_on_sighup section watch
+        Bulkhead Following Jobs Memory Server Settings Tenancy Watch current load on_change reload reload_on_sighup
+        section watch
     """,
     "bulkhead.testing": TESTING,
     "bulkhead.web": "InvalidTenant",

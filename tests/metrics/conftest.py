@@ -21,7 +21,7 @@ STORY = """
 import contextlib, logging, os, sys, threading, time
 sys.path.insert(0, "tests")
 import bulkhead
-from bulkhead import connections, memory, metrics
+from bulkhead import connections, jobs, memory, metrics
 from bulkhead.adapter import Options
 from bulkhead.outcomes import DIRECT
 from bulkhead.registry import registered
@@ -69,6 +69,27 @@ charge = memory.cells.get_or_create("a").charge(60)
 with contextlib.suppress(bulkhead.QuotaExceeded):
     memory.cells.get_or_create("a").charge(41)
 
+# jobs: each outcome but "returned"; of an unknown name, delayed, refused
+def works():
+    pass
+
+def fails():
+    raise ValueError
+
+works, fails = jobs.job("mail")(works), jobs.job("mail", max_attempts=2)(fails)
+runner = jobs.Runner(workers=1, chance=lambda: 0.0, max_backlog_per_tenant=1)
+runner.start()
+works.options(tenant="a").enqueue()
+fails.enqueue()
+assert runner.drain(timeout=20)
+runner.resume()
+runner.pause("a")
+works.options(tenant="a").enqueue()
+with contextlib.suppress(jobs.BacklogFull):
+    works.options(tenant="a").enqueue()
+works.enqueue_in(1000)
+jobs.named("nobody's").enqueue()
+
 # nobody's call; what would have been refused; a wait
 strict = bulkhead.resource("strict", tickets=1)
 bulkhead.unknown_tenant("reject")
@@ -101,6 +122,7 @@ if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
     print(Scrape.of_folder(os.environ["PROMETHEUS_MULTIPROC_DIR"]).text)
 else:
     print(generate_latest(own).decode())
+runner.stop()
 """
 
 

@@ -210,6 +210,7 @@ import sys
 sys.path.insert(0, "tests")
 import bulkhead
 from bulkhead.adapter import Options
+from bulkhead.jobs import Runner, job
 from bulkhead.registry import registered
 from stories import circuit, fail, hold
 
@@ -218,8 +219,15 @@ requests = registered(Options(identifier="server:requests", tickets=9, tenant_ti
 held = [hold(inventory, "acme"), hold(inventory, "acme"), hold(requests, "acme")]
 for _ in range(3):
     fail(inventory, error=ConnectionError("no route"))
-for command in {commands!r}:
-    exec(command)
+@job("mail", max_attempts=1)
+def fails():
+    raise ValueError
+
+with Runner(workers=1) as runner:
+    fails.options(tenant="acme").enqueue()
+    assert runner.drain(timeout=20)
+    for command in {commands!r}:
+        exec(command)
 print(state_of_bulkhead())
 print(inventory.mode, inventory.limit, bulkhead.tenancy.policy())
 """
@@ -229,4 +237,5 @@ print(inventory.mode, inventory.limit, bulkhead.tenancy.policy())
     assert "TenantUse(tenant='acme', in_use=2, limit=4, connections=0)" in shown
     assert "\nacme 1 2\n" in shown
     assert "  acme holds 2 tickets of 4, 0 connections" in shown
+    assert "fails" in shown, "a dead job"
     assert shown.endswith("off 32 share\n")

@@ -24,6 +24,11 @@ def table(page: str, name: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
+def names(page: str) -> list[list[str]]:
+    """The rows of all metrics."""
+    return table(page, "names") + table(page, "jobs")
+
+
 @pytest.fixture
 def page(root: Path) -> str:
     return (root / "docs" / "metrics.md").read_text(encoding="utf-8")
@@ -35,14 +40,14 @@ def ours(scrape: Scrape) -> set[str]:
 
 
 def test_names_and_labels_in_the_reference_are_those_of_a_scrape(page: str, scrape: Scrape) -> None:
-    told = {name: set(labels.split(", ")) - {""} for name, _, labels, *_ in table(page, "names")}
+    told = {name: set(labels.split(", ")) - {""} for name, _, labels, *_ in names(page)}
     assert told == {name: scrape.labels(name) for name in ours(scrape)}
 
 
 def test_types_and_units_in_the_reference_are_right(page: str, scrapes: Callable[[str], Scrape]) -> None:
     one, several = scrapes("one process"), scrapes("several processes")
-    for name, kind, _, unit, _ in table(page, "names"):
-        summary = name.startswith("bulkhead_wait_seconds")
+    for name, kind, _, unit, _ in names(page):
+        summary = name.startswith(("bulkhead_wait_seconds", "bulkhead_jobs_wait_seconds"))
         assert one.types[name] == ("summary" if summary else kind), name
         assert several.types[name] == ("gauge" if summary else kind), name
         assert ("seconds" in name) == (unit == "seconds") or name.endswith("_count"), name
@@ -53,11 +58,13 @@ def test_values_of_labels_in_the_reference_are_those_of_a_scrape(page: str, scra
     reasons = {reason.partition("shadow")[1] or reason for reason, _ in table(page, "reasons")}
     found = scrape.values_of("bulkhead_rejections_total", "reason")
     assert {reason.partition("shadow")[1] or reason for reason in found} == reasons
-    meaning = {name: what for name, *_, what in table(page, "names")}
+    meaning = {name: what for name, *_, what in names(page)}
     for metric, label in (
         ("bulkhead_calls_total", "outcome"),
         ("bulkhead_tenant_rejections_total", "kind"),
         ("bulkhead_circuit_state", "bulkhead_circuit_state"),
+        ("bulkhead_jobs_finished_total", "outcome"),
+        ("bulkhead_jobs_refused_total", "reason"),
     ):
         assert {value for value in scrape.values_of(metric, label) if value not in meaning[metric]} == set(), metric
 
@@ -94,6 +101,13 @@ def test_refusals_of_tenants_are_told_by_what_was_limited(scrape: Scrape) -> Non
 def test_memory_in_use_is_that_of_all_cells(scrape: Scrape) -> None:
     assert scrape.value("bulkhead_memory_tracked_bytes") == 60
     assert scrape.value("bulkhead_memory_cells") == 1
+
+
+def test_jobs_are_counted(scrape: Scrape) -> None:
+    assert scrape.value("bulkhead_jobs_finished_total", queue="mail", outcome="success") == 1
+    assert scrape.value("bulkhead_jobs_finished_total", queue="mail", outcome="dead") == 1
+    assert scrape.value("bulkhead_jobs_waiting", queue="mail") == 1
+    assert scrape.value("bulkhead_tenant_rejections_total", kind="job") == 1
 
 
 def test_no_tenant_is_in_a_scrape(scrape: Scrape) -> None:

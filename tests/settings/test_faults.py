@@ -37,7 +37,7 @@ def refusal(path: str | Path | None = None) -> str:
     [
         ("[tenancy]\nheadr = 'X'", "tenancy has no key 'headr': did you mean 'header'?"),
         ("[tenency]\nheader = 'X'", "there is no section [tenency]: did you mean 'tenancy'?"),
-        ("[queue]\nx = 1", "there is no section [queue]: known are bulkhead, tenancy, server, memory, resources"),
+        ("[queue]\nx = 1", "there is no section [queue]: known are bulkhead, tenancy, server, memory, jobs, resources"),
         ("retry_after = 3", "retry_after stands outside any section; it is a key of [tenancy]"),
         ("server = 3", "server must be a table, [server], not 3"),
         ("[resources]\ninventory = 3", "resources.inventory must be a table, [resources.NAME], not 3"),

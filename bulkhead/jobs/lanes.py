@@ -1,0 +1,238 @@
+"""One queue of jobs, shared fairly by tenants: who is served next on which lane.
+
+Rules of this file. It is pure: no lock, no clock, no I/O, no user code; its owner calls everything under one lock, and
+pushes a job when it is due, not before. A lane is served by its workers; a tenant's jobs run on the lanes that
+`hashing.shuffle_shard` gives it, with `lanes=0` on the only lane there is, 0. Jobs without a tenant (None) have one
+place in the round together, on every lane, and no cap.
+
+A lane serves the tenants of its round (rounds.py) one job each. A tenant at its cap stays where it is until a lane's
+turn comes to it; then the lane goes past it, once, and that is noted. When one of its jobs ends, it is back at the head
+of the lanes that went past it: its turn was not lost to those without a cap. So nobody looks twice at a tenant that
+cannot run: every method costs O(lanes of the tenant), amortised, however many wait.
+
+An exception that a signal handler raises in the middle of a call costs at most that call's job and its slot. It never
+stops a lane: what is half done there is a line without jobs, or one that stands in two places, and the next claim
+that comes upon it clears it away.
+
+Which worker to wake: one worker that is idle on any of the lanes that `push`, `finish`, `give_back` and the changes of
+limits return. To wake a worker that looks for itself is not enough, because lane sets overlap: see crew.py, which does
+this right. A tenant without jobs is not in here, but for its lane set, of which a few thousand are remembered.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TypeAlias
+
+from bulkhead.hashing import shuffle_shard
+from bulkhead.jobs.rounds import Line, Round
+from bulkhead.jobs.slots import NOWHERE, Account, Slots
+
+__all__ = ["Claim", "LaneQueue"]
+
+KNOWN = 4096  # lane sets remembered, beyond one for each tenant that waits; to find one takes longer than all the rest
+
+
+Place: TypeAlias = "tuple[tuple[int, ...], tuple[Round, ...]]"
+
+
+class Claim:
+    """The right, and the duty, to run one job: it holds one of the tenant's slots until `finish` or `give_back`."""
+
+    __slots__ = ("account", "ended", "job", "lane", "queue")
+
+    def __init__(self, account: Account, job: object, queue: LaneQueue, lane: int) -> None:
+        self.account = account
+        self.job = job
+        self.queue = queue
+        self.lane = lane
+        self.ended = False
+
+    @property
+    def tenant(self) -> str | None:
+        """Whose job it is."""
+        return self.account.tenant
+
+    def __repr__(self) -> str:
+        return f"<Claim on {self.queue.name!r}, lane {self.lane}{', ended' if self.ended else ''}>"
+
+
+class LaneQueue:
+    """One named queue.
+
+    Invariant: each line holds at least one job, and is in the round of each of its lanes, but for those noted in its
+    account as having gone past it (slots.py). `lanes` and `lanes_per_tenant`: 0 and up, 1 and up; queues that share
+    `slots` have the same ones. ValueError otherwise.
+    """
+
+    __slots__ = ("_known", "_length", "_lines", "_places", "_rounds", "lanes", "lanes_per_tenant", "name", "slots")
+
+    def __init__(
+        self, lanes: int = 0, lanes_per_tenant: int = 2, slots: Slots | None = None, name: str = "default"
+    ) -> None:
+        if lanes < 0 or lanes_per_tenant < 1:
+            raise ValueError("lanes must be 0 or more, and lanes_per_tenant 1 or more")
+        self.lanes, self.lanes_per_tenant, self.name = lanes, lanes_per_tenant, name
+        self.slots = Slots() if slots is None else slots
+        if self.slots.shape not in {None, (lanes, lanes_per_tenant)}:
+            raise ValueError("queues that share slots must have the same lanes and lanes_per_tenant")
+        self.slots.shape = lanes, lanes_per_tenant
+        self._rounds: tuple[Round, ...] = tuple(Round() for _ in range(lanes or 1))
+        self._lines: dict[str | None, Line] = {}
+        self._length = 0
+        self._known: dict[str | None, Place] = {}
+        self._places: dict[tuple[int, ...], Place] = {}
+
+    def __len__(self) -> int:
+        """Waiting jobs."""
+        return self._length
+
+    @property
+    def tenants(self) -> int:
+        """How many tenants have waiting jobs; those without a tenant count as one."""
+        return len(self._lines)
+
+    def waiting(self, tenant: str | None) -> int:
+        """How many jobs of this tenant wait here."""
+        line = self._lines.get(tenant)
+        return 0 if line is None else len(line.jobs)
+
+    def lanes_of(self, tenant: str | None) -> tuple[int, ...]:
+        """The lanes on which the jobs of this tenant run."""
+        return (self._known.get(tenant) or self._place(tenant))[0]
+
+    def push(self, tenant: str | None, job: object, cap: int = 0) -> tuple[int, ...]:
+        """Put a job at the end of its tenant's line, and let `cap` of the tenant run at once from now on (0 = any).
+
+        Returns the lanes of which one worker may take it now, () if the tenant is at its cap or paused.
+        """
+        line = self._lines.get(tenant)
+        if line is None:
+            line = self._enter(tenant, cap)
+        account = line.account
+        account.waiting += 1
+        self._length += 1
+        line.jobs.append(job)
+        if account.cap != (cap or inf) and tenant is not None:
+            self.slots.recap(tenant, cap)
+        if account.running >= account.limit:
+            return NOWHERE
+        if account.passed:  # a `finish` was interrupted
+            account.come_back()
+        return account.lanes
+
+    def claim(self, lane: int) -> Claim | None:
+        """The next job of this lane, or None if no tenant of the lane may run one. IndexError: no such lane."""
+        here = self._rounds[lane]
+        while turns := here.now or here.begin():
+            line = next(iter(turns.values()))
+            account, jobs = line.account, line.jobs
+            tenant = account.tenant
+            if account.running >= account.limit:
+                account.passed.append((line, here))
+                turns.pop(tenant, None)
+                continue
+            if not jobs:  # a call was interrupted, see above
+                if self._lines.get(tenant) is line:
+                    del self._lines[tenant]
+                turns.pop(tenant, None)
+                continue
+            job = jobs.popleft()
+            if jobs:
+                line.move_back(turns)
+            else:
+                self._lines.pop(tenant, None)
+                turns.pop(tenant, None)
+                line.leave()
+            account.running += 1
+            account.waiting -= 1
+            self._length -= 1
+            return Claim(account, job, self, lane)
+        return None
+
+    def finish(self, claim: Claim) -> tuple[int, ...]:
+        """The job has ended, however. The second time this does nothing.
+
+        Returns the lanes of which one worker may take a job now that none could take before: the tenant was at its
+        cap, and has jobs waiting, maybe in another queue of these slots.
+        """
+        if claim.ended:
+            return NOWHERE
+        claim.ended = True
+        account = claim.account
+        running = account.running = account.running - 1
+        if not account.waiting:
+            if not running:
+                self.slots.table.pop(account.tenant, None)
+            return NOWHERE
+        if running >= account.limit:
+            return NOWHERE
+        if account.passed:
+            account.come_back()
+        return account.lanes if account.limit <= running + 1 else NOWHERE
+
+    def give_back(self, claim: Claim) -> tuple[int, ...]:
+        """The job was not run: it is the first of its tenant's line again. Else as `finish`."""
+        if claim.ended:
+            return NOWHERE
+        account = claim.account
+        line = self._lines.get(account.tenant)
+        if line is None:
+            line = self._enter(account.tenant, 0)
+        account.waiting += 1
+        self._length += 1
+        line.jobs.appendleft(claim.job)
+        self.finish(claim)
+        return account.lanes if account.running < account.limit else NOWHERE
+
+    def hold(self, tenant: str | None, job: object, lane: int, cap: int) -> Claim:
+        """A claim for a job that runs already, whatever the cap."""
+        account = self.slots.table.get(tenant) or self.slots.open(tenant, self.lanes_of(tenant), cap)
+        account.running += 1
+        return Claim(account, job, self, lane)
+
+    def in_line(self) -> list[object]:
+        """The jobs that wait, each tenant's oldest first."""
+        return [job for line in self._lines.values() for job in line.jobs]
+
+    def take(self, tenant: str | None) -> list[object]:
+        """Remove the waiting jobs of this tenant and return them, oldest first. What runs goes on."""
+        line = self._lines.pop(tenant, None)
+        if line is None:
+            return []
+        account = line.account
+        line.leave()
+        if account.passed:
+            account.passed[:] = [entry for entry in account.passed if entry[0] is not line]
+        account.waiting -= len(line.jobs)
+        self._length -= len(line.jobs)
+        if not account.waiting and not account.running:
+            self.slots.table.pop(tenant, None)
+        return list(line.jobs)
+
+    def take_all(self) -> list[tuple[str | None, object]]:
+        """Remove everything that waits and return it as (tenant, job)."""
+        return [(tenant, job) for tenant in list(self._lines) for job in self.take(tenant)]
+
+    def _enter(self, tenant: str | None, cap: int) -> Line:
+        lanes, rounds = self._known.get(tenant) or self._place(tenant)
+        account = self.slots.table.get(tenant) or self.slots.open(tenant, lanes, cap)
+        line = self._lines[tenant] = Line(account, rounds)
+        return line
+
+    def _place(self, tenant: str | None) -> Place:
+        if len(self._known) >= KNOWN + len(self._lines):
+            self._known.clear()
+            self._places.clear()
+        if tenant is None or not self.lanes:
+            lanes = tuple(range(len(self._rounds)))
+        else:
+            lanes = shuffle_shard(tenant, self.lanes, self.lanes_per_tenant)
+        place = self._places.get(lanes)
+        if place is None:
+            place = self._places[lanes] = lanes, tuple([self._rounds[lane] for lane in lanes])
+        self._known[tenant] = place
+        return place
+
+    def __repr__(self) -> str:
+        return f"<LaneQueue {self.name!r}: {self._length} jobs of {self.tenants} tenants wait>"

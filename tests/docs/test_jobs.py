@@ -1,0 +1,77 @@
+"""docs/jobs.md: the examples run as pasted, its table has every public name."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bulkhead import jobs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from conftest import RunPython
+
+
+@pytest.fixture
+def guide(root: Path) -> str:
+    return (root / "docs" / "jobs.md").read_text(encoding="utf-8")
+
+
+def blocks(guide: str) -> list[str]:
+    return re.findall(r"^<!-- tested: [^\n]*-->\n```python\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)
+
+
+def test_the_first_example_runs_as_pasted(guide: str, run_python: RunPython) -> None:
+    told = run_python(blocks(guide)[0]).stdout.splitlines()
+    assert told == [
+        "invoice 7 for acme",
+        "invoice 8 for acme",
+        "Report(finished=0, returned=[], running=[])",
+    ]
+
+
+def test_the_example_of_fastapi_runs_as_pasted(guide: str, run_python: RunPython) -> None:
+    pytest.importorskip("fastapi")
+    told = run_python(
+        blocks(guide)[1]
+        + """
+import asyncio, httpx
+
+async def main():
+    async with app.router.lifespan_context(app):
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://shop") as web:
+            answer = await web.post("/orders/7", headers={"X-Tenant-ID": "acme"})
+            print(answer.status_code, len(answer.json()["job"]))
+
+asyncio.run(main())
+"""
+    )
+    assert told.stdout == "200 32\n"
+
+
+def test_the_table_of_names_has_every_public_one(guide: str) -> None:
+    table = guide[guide.index("| name of") : guide.index("<!-- tested")]
+    first = " ".join(line.split("|")[1] for line in table.splitlines()[2:] if line.startswith("|"))
+    told = {re.match(r"\w+", one).group() for one in re.findall(r"`([^`]+)`", first)}  # type: ignore[union-attr]
+    assert told | {"Sender"} == set(jobs.__all__)
+    assert "`Sender`" in table
+
+
+def test_numbers_of_the_page_are_those_of_the_code(guide: str) -> None:
+    from bulkhead.jobs.attempts import LONGEST_STEP  # noqa: PLC0415  internals
+    from bulkhead.jobs.dead import MAXIMUM  # noqa: PLC0415
+    from bulkhead.jobs.handlers import MAX_ATTEMPTS  # noqa: PLC0415
+    from bulkhead.jobs.retries import pause  # noqa: PLC0415
+    from bulkhead.settings import Jobs  # noqa: PLC0415
+
+    text = " ".join(guide.split())
+    assert f"After `max_attempts` ({MAX_ATTEMPTS};" in text
+    assert f"at most {MAXIMUM:,} of them" in text
+    assert f"for more than {LONGEST_STEP:g} s in one step" in text
+    assert f"0 to {pause(1, 1.0):g} s, then 0 to {pause(2, 1.0):g} s, {pause(3, 1.0):g} s" in text
+    assert f"for `grace_secs` ({Jobs().grace_secs:g}:" in text
+    assert f"of a tenant wait ({Jobs().max_backlog_per_tenant:,};" in text
+    assert f"Above `max_backlog` ({Jobs().max_backlog:,})" in text

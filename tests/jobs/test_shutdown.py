@@ -1,0 +1,426 @@
+"""Shutdown loses nothing, and says what it returns and what still runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import bulkhead
+from bulkhead.jobs import AsyncRunner, JobRecord, Runner, job
+
+if TYPE_CHECKING:
+    from conftest import RunPython
+    from jobs.conftest import Start
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.anyio
+
+
+async def _until(predicate: Any) -> None:
+    async with asyncio.timeout(20):
+        while not predicate():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+
+
+async def test_running_jobs_end_in_the_grace_and_what_waits_is_returned(start: Start) -> None:
+    release, seen = threading.Event(), []
+
+    @job()
+    async def work(which: int) -> None:
+        while not release.is_set():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+        seen.append(which)
+
+    async with start(workers=3) as runner:
+        for which in range(8):
+            work.options(tenant="acme").enqueue(which)
+        work.enqueue_in(500, 8)
+        await _until(lambda: runner.stats().running == 3)
+        stopping = asyncio.create_task(runner.stop(20))
+        await _until(lambda: runner.runner._backend.closed)
+        release.set()
+        report = await stopping
+    assert report.finished == 3
+    assert sorted(seen) == [0, 1, 2]
+    assert [record.arguments["which"] for record in report.returned] == [3, 4, 5, 6, 7, 8]
+    assert {record.tenant for record in report.returned[:5]} == {"acme"}
+    assert 400 < report.returned[5].delay <= 500
+    assert report.running == []
+    with pytest.raises(bulkhead.Rejected, match="the runner stops"):
+        work.options(runner=runner.runner).enqueue(9)
+
+
+async def test_after_the_grace_jobs_are_cancelled_and_given_back_as_they_were(start: Start) -> None:
+    """Known fault 84: 3 jobs run, 5 wait."""
+    ended: list[str] = []
+
+    @job(max_attempts=1)
+    async def work(which: int) -> None:
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            ended.append("cancelled")
+
+    async with start(workers=3) as runner:
+        ids = [work.options(tenant="acme").enqueue(which) for which in range(8)]
+        await _until(lambda: runner.stats().running == 3)
+        report = await runner.stop(0.01)
+    assert ended == ["cancelled"] * 3
+    assert report.finished == 0
+    assert sorted(record.id for record in report.returned) == sorted(ids)
+    assert {record.attempt for record in report.returned} == {0}
+    assert report.running == []
+    assert runner.stats().finished == {"success": 0, "retry": 0, "dead": 0, "returned": 3}
+
+
+async def test_a_job_in_a_thread_is_named_as_still_running_and_not_as_returned(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    release = threading.Event()
+
+    @job(name="stubborn")
+    def stubborn() -> None:
+        release.wait(30)
+
+    async with start(workers=1) as runner:
+        stubborn.enqueue()
+        second = stubborn.enqueue()
+        await _until(lambda: runner.stats().running == 1)
+        report = await runner.stop(0.01)
+    assert [record.name for record in report.running] == ["stubborn"]
+    assert [record.id for record in report.returned] == [second]
+    assert any("jobs_still_running" in line and "stubborn" in line for line in caplog.messages)
+    release.set()
+    await _until(lambda: runner.stats().finished["success"] == 1)
+    assert runner.stats().running == 0
+
+
+async def test_a_handler_that_swallows_its_cancellation_is_named_as_still_running(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("threads", "tasks"):
+        monkeypatch.setattr(f"bulkhead.jobs.{module}.CANCEL_SECONDS", 0.05)
+    release = threading.Event()
+
+    @job(name="deaf")
+    async def deaf() -> None:
+        while not release.is_set():
+            try:
+                await asyncio.sleep(0.005)
+            except asyncio.CancelledError:
+                continue
+
+    async with start(workers=1) as runner:
+        deaf.enqueue()
+        await _until(lambda: runner.stats().running == 1)
+        await asyncio.sleep(0.02)
+        report = await runner.stop(0)
+        assert [record.name for record in report.running] == ["deaf"]
+        release.set()
+        await _until(lambda: runner.stats().running == 0)
+
+
+async def test_jobs_that_running_jobs_enqueue_during_the_shutdown_are_returned(start: Start) -> None:
+    go = threading.Event()
+
+    @job(name="child")
+    def child() -> None: ...
+
+    @job()
+    def parent() -> None:
+        go.wait(30)
+        child.enqueue()
+
+    async with start(workers=1) as runner:
+        parent.options(tenant="acme").enqueue()
+        await _until(lambda: runner.stats().running == 1)
+        stopping = asyncio.create_task(runner.stop(20))
+        await _until(lambda: runner.runner._backend.closed)
+        go.set()
+        report = await stopping
+    assert report.finished == 1
+    assert [(record.name, record.tenant) for record in report.returned] == [("child", "acme")]
+
+
+async def test_a_failure_during_the_shutdown_is_returned_for_its_next_attempt(start: Start) -> None:
+    go = threading.Event()
+
+    @job()
+    def fails() -> None:
+        go.wait(30)
+        raise ValueError
+
+    async with start(workers=1) as runner:
+        fails.enqueue()
+        await _until(lambda: runner.stats().running == 1)
+        stopping = asyncio.create_task(runner.stop(20))
+        await _until(lambda: runner.runner._backend.closed)
+        go.set()
+        report = await stopping
+    assert [(record.attempt, record.last_error) for record in report.returned] == [(1, "ValueError")]
+
+
+async def test_what_is_returned_can_be_restored_also_from_a_file(start: Start) -> None:
+    seen: list[tuple[str | None, int]] = []
+
+    @job()
+    def work(which: int) -> None:
+        seen.append((bulkhead.current_tenant(), which))
+
+    async with start(workers=1) as runner:
+        runner.pause("acme")
+        for which in range(3):
+            work.options(tenant="acme").enqueue(which)
+        report = await runner.stop()
+    written = json.dumps([record._asdict() for record in report.returned])
+    async with start(workers=1) as runner:
+        runner.restore([JobRecord(**one) for one in json.loads(written)])
+        assert await runner.drain()
+    assert seen == [("acme", 0), ("acme", 1), ("acme", 2)]
+
+
+async def test_stopping_twice_keeps_what_was_returned(start: Start) -> None:
+    @job()
+    def work() -> None: ...
+
+    async with start(workers=1) as runner:
+        runner.pause(None)
+        identity = work.enqueue()
+        first = await runner.stop()
+        second = await runner.stop()
+    assert [record.id for record in first.returned] == [record.id for record in second.returned] == [identity]
+    with pytest.raises(bulkhead.ConfigurationError, match="make another one"):
+        (await runner.start()) if isinstance(runner.runner, AsyncRunner) else runner.start()
+
+
+async def test_a_cancelled_stop_still_gives_everything_back() -> None:
+    @job()
+    async def work() -> None:
+        await asyncio.sleep(1000)
+
+    runner = await AsyncRunner(workers=1).start()
+    ids = {work.enqueue(), work.enqueue()}
+    await _until(lambda: runner.stats().running == 1)
+    stopping = asyncio.create_task(runner.stop(1000))
+    await _until(lambda: runner._backend.closed)
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    assert runner.report is not None
+    assert {record.id for record in runner.report.returned} == ids
+
+
+def test_a_loop_that_is_torn_down_without_stop_loses_no_job() -> None:
+    """Known fault 84."""
+    runner = AsyncRunner(workers=3)
+
+    @job()
+    async def work() -> None:
+        await asyncio.sleep(1000)
+
+    async def main() -> None:
+        await runner.start()
+        for _ in range(8):
+            work.enqueue()
+        await _until(lambda: runner.stats().running == 3)
+
+    asyncio.run(main())
+    assert runner.stats().running == 0
+    report = asyncio.run(runner.stop(0))
+    assert len(report.returned) == 8
+
+
+def test_the_context_manager_of_threads_stops_and_keeps_the_report() -> None:
+    @job()
+    def work() -> None: ...
+
+    with Runner(workers=1) as runner:
+        runner.pause(None)
+        identity = work.enqueue()
+    assert runner.report is not None
+    assert [record.id for record in runner.report.returned] == [identity]
+
+
+def test_stop_within_a_job_does_not_wait_for_itself() -> None:
+    reports: list[Any] = []
+
+    @job(name="stopper")
+    def stopper() -> None:
+        reports.append(runner.stop(20))
+
+    runner = Runner(workers=1).start()
+    stopper.enqueue()
+    for one in runner._threads:
+        one.thread.join(20)
+    assert [record.name for record in reports[0].running] == ["stopper"]
+
+
+PROCESS = """
+import asyncio, os, signal, sys, threading, time
+from bulkhead.jobs import AsyncRunner, Runner, job
+signal.signal(signal.SIGTERM, lambda *_: None)  # one too many may come when it has ended
+
+kind, how = sys.argv[1:]
+
+@job(name="quick")
+async def quick():
+    await asyncio.sleep(0.05 if how == "grace" else 1000)
+
+@job(name="waits")
+async def waits():
+    pass
+
+runner = (Runner if kind == "threads" else AsyncRunner)(workers=1, grace_secs=1000)
+quick.options(runner=runner).enqueue()
+waits.options(runner=runner).enqueue_in(1000)
+
+def told():
+    while not runner.stats().running:
+        time.sleep(0.005)
+    print("ready", flush=True)
+
+threading.Thread(target=told, daemon=True).start()
+report = runner.run() if kind == "threads" else asyncio.run(runner.run())
+print(report.finished, sorted(record.name for record in report.returned), report.running, flush=True)
+if how == "hurry":
+    os._exit(0)  # an interpreter that ends takes the handlers off, and one signal too many may come
+"""
+
+
+@pytest.mark.parametrize("kind", ["threads", "tasks"])
+@pytest.mark.parametrize(("how", "says"), [("grace", "1 ['waits'] []"), ("hurry", "0 ['quick', 'waits'] []")])
+def test_a_worker_process_ends_on_sigterm_and_a_second_one_ends_the_grace(kind: str, how: str, says: str) -> None:
+    command = [sys.executable, "-c", PROCESS, kind, how]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        if how == "hurry":
+            for _ in range(200):  # the first one has to be heard before the second can be
+                try:
+                    process.wait(0.1)
+                    break
+                except subprocess.TimeoutExpired:
+                    process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=30)
+        assert out.strip() == says
+        assert process.returncode == 0
+
+
+def test_run_restores_the_handlers_of_signals(run_python: RunPython) -> None:
+    told = run_python(
+        """
+import os, signal, threading, time
+import asyncio
+from bulkhead.jobs import AsyncRunner, Runner
+heard = []
+signal.signal(signal.SIGTERM, lambda *_: heard.append("mine"))
+
+def end(runner):
+    while runner._state != "started":
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+for runner in (Runner(workers=1), AsyncRunner(workers=1)):
+    threading.Thread(target=end, args=(runner,), daemon=True).start()
+    asyncio.run(runner.run()) if isinstance(runner, AsyncRunner) else runner.run()
+    os.kill(os.getpid(), signal.SIGTERM)
+print(heard)
+"""
+    )
+    assert told.stdout.strip() == "['mine', 'mine']"
+
+
+async def test_run_is_for_the_main_thread() -> None:
+    with pytest.raises(bulkhead.ConfigurationError, match="in the main thread only"):
+        await asyncio.to_thread(Runner().run)
+
+
+def test_in_a_forked_child_nothing_runs_and_enqueue_says_so(run_python: RunPython) -> None:
+    """Known fault 36: the lock that another thread holds at the fork is free in the child."""
+    run_python(
+        """
+import os, signal, sys, threading, traceback, warnings
+warnings.simplefilter("ignore")
+import bulkhead
+from bulkhead.jobs import Runner, job
+
+seen = []
+
+@job()
+def work(): seen.append(os.getpid())
+
+runner = Runner(workers=2).start()
+runner.pause(None)
+work.enqueue()
+stop, ready = threading.Event(), threading.Event()
+
+def holder():
+    with runner._backend._lock:
+        ready.set()
+        stop.wait(20)
+
+thread = threading.Thread(target=holder)
+thread.start()
+ready.wait()
+pid = os.fork()
+if pid == 0:
+    code = 1
+    try:
+        signal.alarm(20)
+        assert runner.stats().waiting == 0
+        try:
+            work.enqueue()
+        except bulkhead.ConfigurationError as error:
+            assert "no runner is started" in str(error)
+        else:
+            raise AssertionError
+        with runner:
+            work.enqueue()
+            assert runner.drain(timeout=15)
+        assert seen == [os.getpid()]
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    os._exit(code)
+assert os.waitpid(pid, 0)[1] == 0
+stop.set()
+thread.join()
+assert runner.stats().waiting == 1
+runner.resume(None)
+assert runner.drain(timeout=15)
+assert seen == [os.getpid()]
+runner.stop()
+"""
+    )
+
+
+def test_importing_jobs_starts_no_thread(run_python: RunPython) -> None:
+    told = run_python("import threading, bulkhead.jobs as j; j.Runner(); print(threading.active_count())")
+    assert told.stdout.strip() == "1"
+
+
+def test_a_process_whose_job_hangs_in_a_thread_can_end(run_python: RunPython) -> None:
+    told = run_python(
+        """
+import threading
+from bulkhead.jobs import Runner, job
+
+@job(name="hangs")
+def hangs(): threading.Event().wait()
+
+with Runner(workers=1, grace_secs=0.05) as runner:
+    hangs.enqueue()
+    while not runner.stats().running: pass
+print([record.name for record in runner.report.running])
+"""
+    )
+    assert told.stdout.strip() == "['hangs']"
