@@ -1,7 +1,7 @@
 """The command `bulkhead`: what it takes, and which part of the toolkit answers.
 
-Exit statuses: 0 well; 1 `doctor` or `config` found something that needs doing; 2 wrong use, or something that is
-needed is not there; 128 + n ended by signal n.
+Exit statuses: 0 well; 1 `doctor` or `config` found something that needs doing, or `cells diff` a move; 2 wrong use, or
+something that is needed is not there; 128 + n ended by signal n.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bulkhead.errors import ConfigurationError
+from bulkhead.console import cells_arguments
+from bulkhead.errors import BulkheadError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,6 +75,7 @@ def parser() -> argparse.ArgumentParser:
     )
     options.add_argument("--defaults", action="store_true", help="the process-wide values of bulkhead.defaults()")
     _config_parser(commands.add_parser("config", help="check a settings file, or show what it amounts to"))
+    cells_arguments.add_parser(commands)
     return top
 
 
@@ -115,11 +117,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _demo(given)
         if given.command == "config":
             return _config(given)
+        if given.command == "cells":
+            return _cells(given)
         from bulkhead.option_set import process_table, table  # noqa: PLC0415  each command loads what it needs
 
         print(process_table() if given.defaults else table(), end="")  # noqa: T201
         sys.stdout.flush()
-    except ConfigurationError as error:
+    except BulkheadError as error:
         _complain(str(error))
         return 2
     except KeyboardInterrupt as stopped:
@@ -149,6 +153,14 @@ def _config(given: argparse.Namespace) -> int:
     text, well = config.check(given.file) if given.part == "check" else config.show(given.file, as_json=given.json)
     print(text, file=sys.stdout if well or given.part == "check" else sys.stderr, flush=True)
     return 0 if well else 1
+
+
+def _cells(given: argparse.Namespace) -> int:
+    from bulkhead.console import cells, cells_serving  # noqa: PLC0415
+
+    if given.part in ("haproxy", "serve"):
+        return cells_serving.haproxy(given) if given.part == "haproxy" else cells_serving.serve(given)
+    return cells.run(given)
 
 
 def _demo(given: argparse.Namespace) -> int:

@@ -44,6 +44,17 @@ def find_postgres() -> Path:
     )
 
 
+def find_haproxy() -> Path:
+    """`haproxy` of PATH, else of the folders where distributions put it, which are not on everybody's PATH."""
+    return _first(
+        "haproxy",
+        "PATH, /usr/sbin and /usr/local/sbin",
+        _on_path("haproxy"),
+        Path("/usr/sbin"),
+        Path("/usr/local/sbin"),
+    )
+
+
 def find_toxiproxy(*, build: bool) -> Path:
     """toxiproxy-server: TOXIPROXY_SERVER, PATH, our cache; with `build`, made by `go install` where Go is there.
 

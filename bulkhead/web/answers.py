@@ -17,7 +17,10 @@ from bulkhead.errors import CircuitOpenError, QuotaExceeded, ResourceBusyError
 if TYPE_CHECKING:
     from bulkhead.errors import Rejected
 
-Reason = Literal["requests", "busy", "circuit_open", "quota", "unavailable", "tenant_missing", "tenant_invalid"]
+Reason = Literal[
+    "requests", "busy", "circuit_open", "quota", "unavailable", "tenant_missing", "tenant_invalid",
+    "path", "host", "coding", "cell", "upgrade", "bad_gateway", "gateway_timeout",
+]  # fmt: skip
 
 _DETAILS: Final[dict[Reason, str]] = {
     "requests": "Too many requests are under way.",
@@ -27,6 +30,14 @@ _DETAILS: Final[dict[Reason, str]] = {
     "unavailable": "This request cannot be served now.",
     "tenant_missing": "The request does not say which tenant it is for.",
     "tenant_invalid": "The tenant that the request is for cannot be accepted.",
+    # Of the proxy for cells.
+    "path": "The path of the request cannot be passed on.",
+    "host": "The request names several hosts.",
+    "coding": "Bodies with a transfer coding other than chunked are not passed on.",
+    "cell": "There is no such cell.",
+    "upgrade": "Connections are not upgraded or tunnelled here.",
+    "bad_gateway": "What serves this request did not answer as it should.",
+    "gateway_timeout": "What serves this request did not answer in time.",
 }
 _KEPT = 256  # answers; the number of seconds is what varies
 _LONGEST = 86_400  # seconds; a client that is told more does not come back

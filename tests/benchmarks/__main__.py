@@ -8,11 +8,13 @@ import sys
 import time
 
 import calls
-import cells
+import cells_router
 import isolation
 import lanes
 import loopback
+import memory_cells
 import refusals
+import routing
 import scraping
 import tenants
 import uploads
@@ -30,16 +32,22 @@ GROUPS = {
     "failed": ("Failed, raise and catch included", refusals.failed, 200),
     "tenants": ("Many tenants", tenants.traffic, 200),
     "memory": ("Ids chosen by clients", tenants.memory, 200),
-    "cells": ("Memory cells, CPU time of a thread", cells.charging, 200),
+    "memory-cells": ("Memory cells, CPU time of a thread", memory_cells.charging, 200),
     "jobs": ("The queue of job lanes: push, claim and finish", lanes.queued, 200),
     "redis": ("redis-py over loopback", loopback.redis_get, 1000),
     "psycopg": ("psycopg over loopback", loopback.psycopg_select, 1000),
     "sqlalchemy": ("SQLAlchemy and psycopg over loopback", loopback.sqlalchemy_select, 1000),
     "httpx": ("httpx over loopback", loopback.httpx_get, 600),
     "metrics": ("A scrape of Prometheus, CPU time", scraping.scraped, 30),
+    "cells-router": (
+        "Finding a tenant's cell (as they are; 100,000 tenants: over their loop)",
+        cells_router.routed,
+        200,
+    ),
     "web": ("A FastAPI hello-world, requests a second", web.hello, 60),
     "isolation": ("A noisy tenant, and what the quiet ones notice of it", isolation.isolated, 5),
     "uploads": ("A tenant that uploads without end, with memory cells and without", uploads.uploads, 5),
+    "cells": ("Clients of cells: httpx, the proxy, HAProxy; and one cell that hangs", routing.cells, 600),
     "counters": ("With outcome counters (over a bare call)", calls.counted, 200),
 }
 

@@ -23,9 +23,16 @@ TESTING = """
     CLOSE SILENT HttpServer NeverAccepting PostgresServer Proxy RedisServer ScriptedRedis ScriptedServer ServerProcess
     ServerUnavailable SilentServer Toxic Toxiproxy ToxiproxyError ToxiproxyServer free_port
 """
+CELLS = """
+    AsyncCellTransport Cell CellMap CellProxy CellRouter CellTransport CellUnavailableError Difference FileSource
+    FixedSource HttpSource HttpxCellBusyError HttpxCellCircuitOpenError HttpxCellTenantError HttpxCellUnavailableError
+    HttpxUnsafePathError MapSource MapUnavailableError MapVersion Refusal RetryAfter UnsafePathError diff load promote
+    publish raised rebalance
+"""
 PUBLIC = {
     "bulkhead": CORE,
     "bulkhead.adapter": ADAPTER,
+    "bulkhead.cells": CELLS,
     "bulkhead.connections": "IDENTIFIER LENDING caps checkout held limit set_limit totals",
     "bulkhead.events": EVENTS,
     "bulkhead.jobs": """
@@ -68,6 +75,9 @@ def names(module: str) -> types.ModuleType:
     foreign = module.startswith("adapters.") or module in ("bulkhead.web.django", "bulkhead.web.flask")
     if foreign and importlib.util.find_spec(subject) is None:
         pytest.skip(f"{subject} is not installed")
+    if module == "bulkhead.cells":  # some of its names are of extras
+        for extra in ("httpx", "aiohttp"):
+            pytest.importorskip(extra)
     return importlib.import_module(module)
 
 

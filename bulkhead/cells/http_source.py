@@ -1,0 +1,91 @@
+"""A map from a web server or an object store, by conditional GET (ETag, RFC 9110 13.1.2). The only I/O is httpx's.
+
+A client is made for each look-up: they are rare, and so no connection is shared by a fork. All have one TLS
+context, which takes a hundred times as long to make as the rest. Redirects are not followed.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from bulkhead.cells.errors import MapUnavailableError
+from bulkhead.cells.map_files import parse
+from bulkhead.cells.map_source import MapSource
+from bulkhead.errors import ConfigurationError
+from bulkhead.log_lines import without_secrets
+
+if TYPE_CHECKING:
+    import os
+
+    from bulkhead.cells.maps import CellMap
+
+LARGEST_BYTES = 64 * 2**20
+
+
+class HttpSource(MapSource):
+    """A map at a URL, TOML or JSON. `keep`: the file that the last good map is kept in.
+
+    `timeout`: seconds for each step of a look-up, and for the whole answer. `client`: options of `httpx.Client`
+    (headers, auth, verify, cert …). ConfigurationError where httpx is not installed.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        keep: str | os.PathLike[str] | None,
+        *,
+        timeout: float = 5.0,
+        minimum_interval: float = 2.0,
+        **client: Any,
+    ) -> None:
+        self._httpx = _library()
+        if "verify" not in client:
+            client["verify"] = self._httpx.create_ssl_context(trust_env=client.get("trust_env", True))
+        self._url, self._timeout, self._client = url, timeout, client
+        self._answered: tuple[str, CellMap] | None = None  # the last ETag, and the map it stands for
+        label = without_secrets(url)
+        super().__init__(self._get, label, keep, minimum_interval=minimum_interval, patience=2 * timeout)
+
+    def _get(self) -> CellMap | None:
+        answered = self._answered
+        headers = {"Accept": "application/toml, application/json;q=0.9, */*;q=0.5"}
+        if answered is not None:
+            headers["If-None-Match"] = answered[0]
+        try:
+            with (
+                self._httpx.Client(**{"timeout": self._timeout, "follow_redirects": False, **self._client}) as client,
+                client.stream("GET", self._url, headers=headers) as response,
+            ):
+                if response.status_code == 304 and answered is not None:
+                    return answered[1]
+                if response.status_code != 200:
+                    raise MapUnavailableError(f"{self.label}: answers {response.status_code}")
+                text, etag = self._body(response), response.headers.get("ETag")
+        except (self._httpx.HTTPError, self._httpx.InvalidURL) as error:
+            raise MapUnavailableError(f"{self.label}: {type(error).__name__}") from error
+        fetched = parse(text, self.label)
+        if etag is not None:
+            self._answered = (etag, fetched)
+        return fetched
+
+    def _body(self, response: Any) -> bytes:
+        """The whole body, if it comes in time and is no larger than a map can be."""
+        until, body = monotonic() + self._timeout, bytearray()
+        for part in response.iter_bytes():
+            body += part
+            if len(body) > LARGEST_BYTES:
+                raise MapUnavailableError(f"{self.label}: answers more than {LARGEST_BYTES} bytes")
+            if monotonic() > until:
+                raise MapUnavailableError(f"{self.label}: the answer takes more than {self._timeout:g} s")
+        return bytes(body)
+
+
+def _library() -> Any:
+    try:
+        import httpx  # noqa: PLC0415  an extra
+    except ImportError as error:
+        raise ConfigurationError(
+            f'HttpSource needs httpx, which cannot be imported ({error}); pip install "bulkhead-toolkit[httpx]"'
+        ) from error
+    return httpx

@@ -1,0 +1,138 @@
+"""`bulkhead cells serve` and `bulkhead cells haproxy`: the arguments of both, and how they are run."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bulkhead.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
+RENEWED = 1.0
+"""Seconds between two looks at the map, from which the next one is drawn."""
+
+
+def add_parsers(parts: argparse._SubParsersAction[Any]) -> None:
+    """Add both commands."""
+    serve_ = parts.add_parser(
+        "serve",
+        help="run a reverse proxy that sends each request to its tenant's cell (extra: cells)",
+        description="Runs a reverse proxy for development and tests: each request goes to the cell of its tenant. The "
+        "map is looked at about once a second, and a newer one holds from the next request on. For production, "
+        "`bulkhead cells haproxy` writes a configuration of HAProxy, which routes alike.",
+    )
+    serve_.add_argument("map", help="the map: a TOML or JSON file, or an http(s) URL")
+    serve_.add_argument("--keep", metavar="FILE", help="where the last good map is kept (needed for a URL)")
+    serve_.add_argument("--host", default="127.0.0.1", help="the address to listen on (default 127.0.0.1)")
+    serve_.add_argument("--port", type=int, default=8080, help="the port to listen on (default 8080; 0 = any)")
+    serve_.add_argument("--source", choices=("header", "subdomain"), default="header", help="where the tenant is named")
+    serve_.add_argument("--domain", help="with --source subdomain: the domain whose subdomains are tenants")
+    serve_.add_argument("--read-timeout", type=float, default=60.0, metavar="SECONDS", help="default 60")
+    serve_.add_argument("--connect-timeout", type=float, default=5.0, metavar="SECONDS", help="default 5")
+    haproxy_ = parts.add_parser(
+        "haproxy",
+        help="write a configuration of HAProxy that routes alike",
+        description="Writes haproxy.cfg and the tables that it reads. HAProxy 2.6 or later then routes by the same "
+        "hash, pins and states. After a change of the map: write again, `haproxy -c -f haproxy.cfg`, reload.",
+    )
+    haproxy_.add_argument("map", help="the map: a TOML or JSON file")
+    haproxy_.add_argument("--out", required=True, type=Path, metavar="DIR", help="the folder for the files")
+    haproxy_.add_argument("--bind", default=":8080", help='what follows "bind" in the frontend (default :8080)')
+    haproxy_.add_argument(
+        "--stats-socket", metavar="PATH", help="HAProxy's control socket; reloads pass listeners on by it"
+    )
+    for one in (serve_, haproxy_):
+        one.add_argument(
+            "--header", default="X-Tenant-Id", help="the header that names the tenant (default X-Tenant-Id)"
+        )
+        one.add_argument("--cell-header", default="X-Cell", help="the header by which trusted callers choose a cell")
+        one.add_argument(
+            "--trust",
+            action="append",
+            default=[],
+            metavar="NETWORK",
+            help="whose callers may choose a cell; repeatable",
+        )
+
+
+def haproxy(given: argparse.Namespace) -> int:
+    """Write the files; the exit status."""
+    from bulkhead.cells.haproxy import CONFIGURATION, files  # noqa: PLC0415  each command loads what it needs
+    from bulkhead.cells.map_files import load  # noqa: PLC0415
+
+    now = load(given.map)
+    written = files(
+        now,
+        bind=given.bind,
+        tenant_header=given.header,
+        cell_header=given.cell_header,
+        trusted=given.trust,
+        stats_socket=given.stats_socket,
+    )
+    write(given.out, written)
+    print(f"   {given.out / CONFIGURATION}: version {now.stamp}, {len(now.router.cells)} cells", flush=True)  # noqa: T201
+    return 0
+
+
+def write(folder: Path, files: Mapping[str, str]) -> None:
+    """Each file in one step: HAProxy may be starting at this moment. Its configuration is the last one."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            number, path = tempfile.mkstemp(dir=folder, prefix=f".{name}.")
+            with os.fdopen(number, "w", encoding="utf-8") as file:
+                file.write(text)
+            Path(path).chmod(0o644)
+            Path(path).replace(folder / name)
+    except OSError as error:
+        raise ConfigurationError(f"{folder}: the files cannot be written: {error.strerror}") from None
+
+
+def serve(given: argparse.Namespace) -> int:
+    """Serve until SIGINT or SIGTERM; the exit status."""
+    from bulkhead.console.cells import source_of  # noqa: PLC0415
+
+    try:
+        import uvicorn  # noqa: PLC0415  an extra
+
+        from bulkhead.cells.proxy import CellProxy  # noqa: PLC0415
+    except ImportError:
+        raise ConfigurationError('`cells serve` needs uvicorn: pip install "bulkhead-toolkit[cells]"') from None
+    source = source_of(given.map, keep=given.keep)
+    app = CellProxy(
+        source,
+        source=given.source,
+        header=given.header,
+        domain=given.domain,
+        cell_header=given.cell_header,
+        trusted=given.trust,
+        connect_timeout=given.connect_timeout,
+        read_timeout=given.read_timeout,
+    )
+    print(f"   version {source.current.stamp}, http://{given.host}:{given.port}", file=sys.stderr, flush=True)  # noqa: T201
+    source.start(RENEWED)
+    try:
+        uvicorn.run(app, host=given.host, port=given.port, **settings())
+    finally:
+        source.stop()
+    return 0
+
+
+def settings() -> dict[str, Any]:
+    """How uvicorn is run: it adds no headers, believes none about the client, and passes no WebSocket on."""
+    return {
+        "ws": "none",
+        "proxy_headers": False,
+        "server_header": False,
+        "date_header": False,
+        "access_log": False,
+        "log_level": "error",
+        "timeout_keep_alive": 75,
+        "timeout_graceful_shutdown": 10,
+    }

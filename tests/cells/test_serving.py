@@ -1,0 +1,114 @@
+"""`bulkhead cells serve` as a process: it follows its map, and bodies of any size take no memory."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+from cells.cell_servers import Cells, cells, until
+from web.asgi_servers import LONG
+
+pytest.importorskip("aiohttp")
+from bulkhead.cli import main
+from bulkhead.testing import ServerProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+MEGABYTE = 1 << 20
+BODY = 48 * MEGABYTE
+ALLOWED = 16 * MEGABYTE  # buffers on the way, and what the allocator does not give back
+
+
+class Serving(ServerProcess):
+    """The command."""
+
+    name = "cells-serve"
+    stop_signal = signal.SIGTERM
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(Path(sys.executable), "")
+        self._file = file
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.address}"
+
+    def _command(self) -> list[str]:
+        code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from bulkhead.cli import main; sys.exit(main())"
+        return [str(self.binary), "-c", code, "cells", "serve", str(self._file), "--port", str(self.port)]
+
+    def _ready(self) -> bool:
+        socket.create_connection((self.host, self.port), LONG).close()
+        return True
+
+    def most_memory(self) -> int:
+        """Bytes that were resident at the highest."""
+        status = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii")
+        found = re.search(r"VmHWM:\s+(\d+) kB", status)
+        assert found is not None
+        return int(found[1]) * 1024
+
+
+@pytest.fixture(scope="module")
+def _running() -> Iterator[Cells]:
+    with cells() as found:
+        yield found
+
+
+@pytest.fixture
+def two(_running: Cells, tmp_path: Path) -> Cells:
+    """Two cells."""
+    _running.reset(tmp_path)
+    return _running
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_it_follows_its_map_and_large_bodies_take_no_memory(two: Cells) -> None:
+    tenant = two.tenant("a")
+    asked = {"X-Tenant-Id": tenant}
+    with Serving(two.file) as server, httpx.Client(base_url=server.url, timeout=LONG, trust_env=False) as client:
+        assert client.get("/who", headers=asked).json()["cell"] == "a"
+        two.publish(router=two.pinned(**{tenant: "b"}))
+        until(lambda: client.get("/who", headers=asked).json()["cell"] == "b")
+        assert client.get("/who", headers=asked).headers["x-cell-map-version"] == "0.2"
+
+        client.post("/upload", headers=asked, content=bytes(MEGABYTE))
+        before = server.most_memory()
+        body = (bytes(MEGABYTE) for _ in range(BODY // MEGABYTE))
+        assert client.post("/upload", headers=asked, content=body).text == str(BODY)
+        app = two.apps["b"]
+        with client.stream("GET", f"/download?chunks={BODY // 65536}", headers=asked) as answer:
+            until(lambda: stands_still(app))  # nobody reads, so nobody may send
+            assert app.sent < BODY // 65536
+            assert sum(len(part) for part in answer.iter_raw()) == BODY
+        assert server.most_memory() - before < ALLOWED
+
+
+def stands_still(app: object) -> bool:
+    """Whether nothing was sent for a while."""
+    sent = getattr(app, "sent", 0)
+    time.sleep(0.05)
+    return bool(sent) and sent == getattr(app, "sent", 0)
+
+
+def test_it_says_what_is_wrong_and_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cells", "serve", str(tmp_path / "none.toml")]) == 2
+    assert "none.toml" in capsys.readouterr().err
+
+
+def test_it_ends_by_sigterm(two: Cells) -> None:
+    with Serving(two.file) as server:
+        process = server._process
+        assert isinstance(process, subprocess.Popen)
+        process.terminate()
+        assert process.wait(LONG) in (0, -signal.SIGTERM, 128 + signal.SIGTERM)
