@@ -175,4 +175,4 @@ def _kept(value: object, *, copy: bool) -> Value:
         raise TypeError(f"a value is bytes, a bytearray or a memoryview, not {type(value).__name__}")
     if not copy:
         return value
-    return value.tobytes() if isinstance(value, memoryview) else bytes(value)
+    return memoryview(value).tobytes()  # bytes(value) would ask a subclass, which may answer with anything

@@ -46,6 +46,7 @@ def checked(size: object) -> int:
     """The number of bytes to charge. TypeError, ValueError."""
     if isinstance(size, bool) or not isinstance(size, int):
         raise TypeError(f"a number of bytes is an int, not {type(size).__name__}")
-    if not 0 <= size <= MAXIMUM_BYTES:
-        raise ValueError(f"a number of bytes is from 0 to 2**63 - 1, not {shown(size)}")
-    return int(size)
+    exact = int.__int__(size)  # a subclass may compare and convert as it likes
+    if not 0 <= exact <= MAXIMUM_BYTES:
+        raise ValueError(f"a number of bytes is from 0 to 2**63 - 1, not {shown(exact)}")
+    return exact

@@ -42,7 +42,9 @@ async def with_charged_body(app: App, plan: Plan, scope: Scope, receive: Receive
 class _Exchange:
     """One request. Invariant: the client gets the application's head, or ours, and never parts of both."""
 
-    __slots__ = ("_answered", "_begun", "_ended", "_held", "_plan", "_receive", "_scope", "_send", "upload")
+    __slots__ = (
+        "_answered", "_begun", "_ended", "_held", "_plan", "_receive", "_scope", "_send", "_unsent", "upload",
+    )  # fmt: skip
 
     def __init__(self, plan: Plan, scope: Scope, receive: Receive, send: Send) -> None:
         self._plan, self._scope, self._receive, self._send = plan, scope, receive, send
@@ -50,6 +52,7 @@ class _Exchange:
         self.upload = Upload(scope[MARK])
         self._begun = False  # the application's response
         self._answered = False  # with ours instead
+        self._unsent: list[Message] = []  # of ours
         self._ended = False  # the client has sent its last part, or has gone, or waits to be told that it may send
 
     @property
@@ -93,6 +96,7 @@ class _Exchange:
         self.upload.end()
         try:
             await self._answer()
+            await self._go_on()  # whoever began the answer was cancelled: a task that streams, by one that listens
             await self._linger()
             await self._send({"type": "http.response.body", "body": b""})
         except OSError:  # as servers raise it that follow version 2.4 of ASGI: the client has gone
@@ -109,8 +113,17 @@ class _Exchange:
         headers = [*answer.raw_headers]
         if str(self._scope.get("http_version", "1.1")).startswith("1"):  # HTTP/2 has no such header
             headers.append((b"connection", b"close"))
-        await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await self._send({"type": "http.response.body", "body": answer.body, "more_body": True})
+        self._unsent = [
+            {"type": "http.response.start", "status": answer.status, "headers": headers},
+            {"type": "http.response.body", "body": answer.body, "more_body": True},
+        ]
+        await self._go_on()
+
+    async def _go_on(self) -> None:
+        """Servers wait before they send, so what was cancelled is still to be sent."""
+        while self._unsent:
+            await self._send(self._unsent[0])
+            del self._unsent[0]
 
     async def _linger(self) -> None:
         """Read on for a moment, and keep nothing of it.

@@ -10,12 +10,21 @@ from typing import TYPE_CHECKING
 
 from bulkhead.errors import QuotaExceeded
 from bulkhead.memory import current_memory_cell
+from bulkhead.settings.kinds import MAXIMUM_BYTES
 from bulkhead.tenancy import current
 
 if TYPE_CHECKING:
     from bulkhead.memory import Charge, MemoryCell
 
 _LONGEST = 19  # digits of a Content-Length that are read; int() of more costs the more
+
+
+def content_length(text: str | bytes | None) -> int:
+    """The number of bytes that a Content-Length says, as far as so many can be charged; 0 where it says none."""
+    # isascii: for str there are more digits than int() takes, and WSGI servers pass on what a client has sent.
+    if not text or len(text) > _LONGEST or not text.isascii() or not text.isdigit():
+        return 0
+    return min(int(text), MAXIMUM_BYTES)
 
 
 class Upload:
@@ -35,12 +44,11 @@ class Upload:
 
     def expect(self, length: str | bytes | None) -> None:
         """QuotaExceeded if a body of this Content-Length can never be within the quota, before any of it is read."""
-        if not length or len(length) > _LONGEST or not length.isdigit() or not int(length):
-            return
-        cell = self._of()
-        if cell is not None and 0 < cell.quota_bytes < int(length):
+        size = content_length(length)
+        cell = self._of() if size else None
+        if cell is not None and 0 < cell.quota_bytes < size:
             try:
-                cell.charge(int(length)).release()  # passes if the quota was raised just now
+                cell.charge(size).release()  # passes if the quota was raised just now
             except QuotaExceeded as error:
                 self._refuse(error)
                 raise
@@ -56,13 +64,19 @@ class Upload:
         if cell is None or self._ended:
             return
         try:
-            if self._charge is None:
+            charge = self._charge
+            if charge is None:
                 self._charge = cell.charge(size)
             else:
-                self._charge.grow(size)
+                charge.grow(size)
         except QuotaExceeded as error:
             self._refuse(error)
             raise
+        except ValueError:
+            if not self._ended:  # else it was released between two of these lines
+                raise
+        if self._ended:
+            self.end()
 
     def end(self) -> None:
         """The request is over: nothing is charged any more. Any number of times."""

@@ -91,10 +91,7 @@ class TenancyMiddleware:
                 raise
             return respond(answer, environ, start_response)
         environ[MARK] = visit.tenant
-        exchange = Exchange(plan, visit, environ, start_response)
-        if plan.charge_bodies:
-            exchange.charge_body()
-        return exchange.run(self._inner)
+        return Exchange(plan, visit, environ, start_response).run(self._inner)
 
     def _let_in(self) -> Response | None:
         """The first `before_request` function: the way in for sources that need the request context."""

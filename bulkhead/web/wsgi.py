@@ -57,7 +57,4 @@ class TenancyMiddleware:
                 raise
             return respond(answer, environ, start_response)
         environ[MARK] = visit.tenant
-        exchange = Exchange(plan, visit, environ, start_response)
-        if plan.charge_bodies:
-            exchange.charge_body()
-        return exchange.run(self.app)
+        return Exchange(plan, visit, environ, start_response).run(self.app)

@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from bulkhead.errors import QuotaExceeded
-from bulkhead.web.bodies import Upload
+from bulkhead.web.bodies import Upload, content_length
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,7 +106,7 @@ class ChargedInput:
 
         A server that closes a socket with something unread in it makes TCP send a reset, which can overtake the answer.
         """
-        left = int(length) - self._given if length and length.isdigit() and len(length) < len(str(2**63)) else 0
+        left = content_length(length) - self._given
         if left > _DROPPED:
             return
         try:

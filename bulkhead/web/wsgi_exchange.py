@@ -44,13 +44,11 @@ class Exchange:
         self._iterating = False
         self._close: Callable[[], object] | None = None
 
-    def charge_body(self) -> None:
-        """Charge the request's body to its tenant's cell, where that is switched on. In `upload`, if it is."""
-        self.upload = self._steps.run(charge_body, self.plan, self.visit.tenant, self._environ)
-
     def run(self, app: WSGIApplication) -> Iterable[bytes]:
         """Call the application. What is to be given to the server: its body, or this."""
         try:
+            if self.plan.charge_bodies:
+                self.upload = self._steps.run(charge_body, self.plan, self.visit.tenant, self._environ)
             self._check()
             body = self._steps.run(app, self._environ, self._start_response)
             self._parts, self._close = body, getattr(body, "close", None)
