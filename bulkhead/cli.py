@@ -44,6 +44,7 @@ the extra `demo`: pip install "bulkhead-toolkit[demo]"."""
 def parser() -> argparse.ArgumentParser:
     """All commands and their options."""
     top = argparse.ArgumentParser(prog="bulkhead", description="Keep one slow dependency or noisy tenant to itself.")
+    top.add_argument("--version", action=_Version, help="say which version this is")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     doctor = commands.add_parser(
         "doctor",
@@ -77,6 +78,23 @@ def parser() -> argparse.ArgumentParser:
     _config_parser(commands.add_parser("config", help="check a settings file, or show what it amounts to"))
     cells_arguments.add_parser(commands)
     return top
+
+
+class _Version(argparse.Action):
+    """As argparse's own, but the version is looked for when it is asked for."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:  # noqa: A002  argparse's name
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib import metadata  # noqa: PLC0415  slow to import
+
+        try:
+            told = metadata.version("bulkhead-toolkit")
+        except metadata.PackageNotFoundError:
+            told = "of a version that is not known: it is not installed"
+        print(f"{parser.prog}{',' if ' ' in told else ''} {told}")  # noqa: T201
+        parser.exit()
 
 
 def _config_parser(config: argparse.ArgumentParser) -> None:

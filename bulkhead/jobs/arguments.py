@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -58,5 +59,7 @@ def _fault(value: Any, where: str, depth: int) -> str | None:
     except (TypeError, ValueError, RecursionError):
         if isinstance(value, float):
             return f"{where!r} is {value}, which JSON does not have"
+        if isinstance(value, int):  # else it is always JSON
+            return f"{where!r} is a whole number of more than {sys.get_int_max_str_digits():,} digits"
         return f"{where!r} is of type {type(value).__name__}"
     return None

@@ -49,9 +49,9 @@ class Backlog:
         """How many of this tenant wait."""
         return self._of.get(tenant, 0)
 
-    def most(self, number: int) -> list[tuple[str | None, int]]:
-        """The tenants with most jobs waiting."""
-        return sorted(self._of.items(), key=lambda item: -item[1])[:number]
+    def numbers(self) -> dict[str | None, int]:
+        """A snapshot: tenant -> how many of it wait."""
+        return self._of.copy()
 
     def clear(self) -> None:
         """Nothing waits."""

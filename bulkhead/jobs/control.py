@@ -14,13 +14,13 @@ from bulkhead.errors import ConfigurationError
 from bulkhead.jobs.arguments import as_json
 from bulkhead.jobs.handlers import takers
 from bulkhead.jobs.memory import EVERYBODY, MemoryBackend
-from bulkhead.jobs.options import checked, in_force
-from bulkhead.jobs.records import Report
+from bulkhead.jobs.options import checked, in_force, seconds
+from bulkhead.jobs.records import Report, job_records
 from bulkhead.log_lines import say
 from bulkhead.tenancy import tenant_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from uuid import UUID
 
     from bulkhead.jobs.handlers import Call
@@ -96,7 +96,7 @@ class Control:
         return self._backend.stats()
 
     def top_tenants(self, number: int = 10) -> list[tuple[str | None, int, int]]:
-        """(tenant, waiting, running) of those with most jobs waiting."""
+        """(tenant, waiting, running) of those with most jobs waiting, at most `number` of them."""
         return self._backend.most(number)
 
     def dead(self, tenant: Tenant = EVERYBODY) -> list[JobRecord]:
@@ -111,12 +111,27 @@ class Control:
         """Forget a dead job. False: there is none with this id."""
         return self._backend.discard(identity)
 
-    def restore(self, records: Iterable[JobRecord]) -> None:
+    def restore(self, records: Iterable[JobRecord | Mapping[str, Any]]) -> None:
         """Take over jobs that `stop()` of another runner returned, with their ids, tenants and attempts.
 
-        No limit of the backlog refuses them. NotTaking: this runner stops.
+        Also as JSON has them: mappings with the fields of a JobRecord. No limit of the backlog refuses them.
+        ConfigurationError for what is no record; then none is taken. NotTaking: this runner stops.
         """
-        self._backend.restore(records, as_json)
+        self._backend.restore(job_records(records), as_json)
+
+    def __repr__(self) -> str:
+        now, workers = self.stats(), self.options.workers
+        what = f"{workers} worker{'' if workers == 1 else 's'}, {now.waiting} waiting, {now.running} running"
+        return f"<{type(self).__name__} {self._state}, {what}>"
+
+    def _grace(self, given: float | None) -> float:
+        """How long `stop` waits."""
+        wanted = seconds(f"{type(self).__name__}.stop: grace_secs", given, "the option")
+        return self.options.grace_secs if wanted is None else wanted
+
+    def _patience(self, given: float | None) -> float | None:
+        """How long `drain` waits."""
+        return seconds(f"{type(self).__name__}.drain: timeout", given, "no limit")
 
     def _begin(self) -> None:
         if self._state != "new":

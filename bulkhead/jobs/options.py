@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 from bulkhead import settings
 from bulkhead.errors import ConfigurationError
 from bulkhead.log_lines import say
-from bulkhead.option_rows import Refused, check_known, is_limit, keep, rows_of, shown
+from bulkhead.option_rows import Refused, check_known, is_limit, keep, number, rows_of, shown
 from bulkhead.settings.kinds import PerTenant, number_for
 from bulkhead.settings.parts import Jobs
 
@@ -41,6 +41,19 @@ def checked(who: str, given: Mapping[str, Any]) -> dict[str, Any]:
         except Refused as refused:
             raise ConfigurationError(f"{who}: {refused}") from None
     return kept
+
+
+_WAIT = number("a number of seconds", 0, above=False)
+
+
+def seconds(what: str, given: object, none: str) -> float | None:
+    """The seconds given to a call. None, which means `none`, stays; ConfigurationError for what is not accepted."""
+    if given is None:
+        return None
+    try:
+        return cast("float", _WAIT.keep(given))
+    except Refused:
+        raise ConfigurationError(f"{what} must be {_WAIT.says}, or None ({none}), not {shown(given)}") from None
 
 
 def in_force(given: Mapping[str, Any]) -> Jobs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import heapq
 from typing import TYPE_CHECKING, Any
 
 from bulkhead.jobs.kept import EVERYBODY
@@ -98,12 +99,16 @@ class People(Lining):
         return [(name, self._crew.waiting(name), self.numbers.running.get(name, 0)) for name in names]
 
     def most(self, number: int) -> list[tuple[str | None, int, int]]:
-        """(tenant, waiting, running) of the tenants with most jobs waiting."""
+        """(tenant, waiting, running) of the tenants with most jobs waiting; `running` is of a moment later."""
         with self._lock:
-            return self._most(number)
+            waiting = self._backlog.numbers()
+        # Without the lock: there may be as many tenants as jobs, and no worker gets a job meanwhile.
+        most = heapq.nlargest(number, waiting.items(), key=lambda item: item[1])
+        with self._lock:
+            return self._with_running(most)
 
-    def _most(self, number: int) -> list[tuple[str | None, int, int]]:
-        return [(one, count, self._crew.slots.running(one)) for one, count in self._backlog.most(number)]
+    def _with_running(self, most: list[tuple[str | None, int]]) -> list[tuple[str | None, int, int]]:
+        return [(tenant, count, self._crew.slots.running(tenant)) for tenant, count in most]
 
     def dead(self, tenant: Any) -> list[JobRecord]:
         """Those that failed for good."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from bulkhead.errors import ConfigurationError
 from bulkhead.jobs.arguments import from_json
 from bulkhead.log_lines import without_secrets
+from bulkhead.option_rows import MAXIMUM_COUNT, MAXIMUM_SECONDS
+from bulkhead.tenancy import text_fault
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from bulkhead.jobs.handlers import Job
 
 Outcome = Literal["success", "retry", "dead", "returned"]
@@ -122,9 +124,59 @@ def record(entry: Entry, now: float | None = None) -> JobRecord:
         from_json(entry.arguments),
         entry.attempt,
         entry.max_attempts,
-        0.0 if now is None else max(0.0, entry.due - now),
+        0.0 if now is None else min(max(0.0, entry.due - now), MAXIMUM_SECONDS),
         entry.error,
     )
+
+
+def job_records(given: object) -> list[JobRecord]:
+    """What `restore` is given, also as JSON has it. ConfigurationError, which quotes nothing: it is request data."""
+    taken = "restore() takes JobRecords, `report.returned` say, or mappings with the fields of one"
+    if isinstance(given, (JobRecord, Mapping)):
+        raise ConfigurationError(f"{taken}, not {type(given).__name__}; give a list of them")
+    if not isinstance(given, Iterable):
+        raise ConfigurationError(f"{taken}, not {type(given).__name__}")
+    found: list[JobRecord] = []
+    for one in given:
+        if not isinstance(one, (JobRecord, Mapping)):
+            raise ConfigurationError(f"{taken}, not {type(one).__name__}")
+        found.append(_whole(one if isinstance(one, JobRecord) else _from_mapping(one, taken)))
+    return found
+
+
+def _from_mapping(one: Mapping[str, Any], taken: str) -> JobRecord:
+    for name in JobRecord._fields:
+        if name not in one:
+            raise ConfigurationError(f"{taken}; this one has no {name!r}")
+    if len(one) > len(JobRecord._fields):
+        raise ConfigurationError(f"{taken}; this one has a key that is no field")
+    return JobRecord(**one)
+
+
+def _whole(one: JobRecord) -> JobRecord:
+    """The same; the tenant and what is in the arguments are looked at later."""
+    wrong = {
+        "id": text_fault(one.id) and "a text of 1 to 256 bytes",
+        "name": text_fault(one.name) and "a text of 1 to 256 bytes",
+        "queue": text_fault(one.queue) and "a text of 1 to 256 bytes",
+        "arguments": not isinstance(one.arguments, Mapping) and "a mapping",
+        "attempt": not _is_count(one.attempt, 0) and f"a whole number from 0 to {MAXIMUM_COUNT:,}",
+        "max_attempts": not _is_count(one.max_attempts, 1) and f"a whole number from 1 to {MAXIMUM_COUNT:,}",
+        "delay": not _is_delay(one.delay) and f"a number of seconds from 0 to {MAXIMUM_SECONDS:g}",
+        "last_error": not isinstance(one.last_error, str | None) and "a text or None",
+    }
+    for name, says in wrong.items():
+        if says:
+            raise ConfigurationError(f"restore() was given a JobRecord: {name} must be {says}")
+    return one
+
+
+def _is_count(value: object, low: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= MAXIMUM_COUNT
+
+
+def _is_delay(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= MAXIMUM_SECONDS
 
 
 def in_words(error: BaseException) -> str:

@@ -100,11 +100,13 @@ class AsyncRunner(Control):
 
         The report says how many ended, which jobs are the caller's now (`returned`, for `restore`), and which still
         run because they are in a thread. If this is cancelled itself, the grace is over. Calling it again is harmless.
+        ConfigurationError: the seconds are none from 0 to 1e9; then it goes on.
         """
+        seconds = self._grace(grace_secs)
         self._backend.close()
         self._over.put(None)
         try:
-            await self._await_work(self.options.grace_secs if grace_secs is None else grace_secs)
+            await self._await_work(seconds)
         finally:
             for run in list(self._work.values()):
                 self._backend.give_up(run)
@@ -129,8 +131,10 @@ class AsyncRunner(Control):
     async def drain(self, tenant: Any = EVERYBODY, timeout: float | None = None) -> bool:  # noqa: ASYNC109  as Runner.drain
         """Take no new jobs (of this tenant; without one, of anybody) but those that its jobs enqueue, until `resume`.
 
-        Waits until it has none left, waiting or running, at most `timeout` seconds. Is that so?
+        Waits until it has none left, waiting or running, at most `timeout` seconds (0 to 1e9; None: as long as it
+        takes). Is that so? ConfigurationError for another timeout; then it changes nothing.
         """
+        timeout = self._patience(timeout)
         tenant, loop = whose(tenant), asyncio.get_running_loop()
         empty = asyncio.Event()
         unwatch = self._backend.drain(tenant, lambda: in_loop(loop, empty.set))

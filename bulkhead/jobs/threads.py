@@ -119,9 +119,9 @@ class Runner(Control):
 
         The report says how many ended, which jobs are the caller's now (`returned`, for `restore`), and which still
         run because they are in a thread. If this is interrupted (KeyboardInterrupt), the grace is over. Calling it
-        again waits for what still runs.
+        again waits for what still runs. ConfigurationError: the seconds are none from 0 to 1e9; then it goes on.
         """
-        self._until = time.monotonic() + (self.options.grace_secs if grace_secs is None else grace_secs)
+        self._until = time.monotonic() + self._grace(grace_secs)
         self._backend.close()
         self._alarm()
         try:
@@ -148,8 +148,10 @@ class Runner(Control):
     def drain(self, tenant: Any = EVERYBODY, timeout: float | None = None) -> bool:
         """Take no new jobs (of this tenant; without one, of anybody) but those that its jobs enqueue, until `resume`.
 
-        Waits until it has none left, waiting or running, at most `timeout` seconds. Is that so?
+        Waits until it has none left, waiting or running, at most `timeout` seconds (0 to 1e9; None: as long as it
+        takes). Is that so? ConfigurationError for another timeout; then it changes nothing.
         """
+        timeout = self._patience(timeout)
         tenant = whose(tenant)
         empty: SimpleQueue[None] = SimpleQueue()
         unwatch = self._backend.drain(tenant, lambda: empty.put(None))

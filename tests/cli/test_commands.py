@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from importlib import metadata
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +20,17 @@ if TYPE_CHECKING:
 def test_options_prints_the_tables(command: Command) -> None:
     assert command("options").stdout == table()
     assert command("options", "--defaults").stdout == process_table()
+
+
+def test_version_is_that_of_the_distribution(command: Command) -> None:
+    done = command("--version")
+    assert (done.returncode, done.stdout) == (0, f"bulkhead {metadata.version('bulkhead-toolkit')}\n")
+
+
+def test_version_of_a_checkout_that_is_not_installed_says_so(command_without_drivers: Command) -> None:
+    done = command_without_drivers("--version")
+    assert (done.returncode, done.stdout) == (0, "bulkhead, of a version that is not known: it is not installed\n")
+    assert done.stderr == ""
 
 
 @pytest.mark.parametrize(

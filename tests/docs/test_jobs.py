@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 import re
+import symtable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -50,6 +52,52 @@ asyncio.run(main())
 """
     )
     assert told.stdout == "200 32\n"
+
+
+def test_each_example_binds_the_names_that_it_uses(guide: str) -> None:
+    """Those for brokers that are not installed here, too."""
+    found = re.findall(r"^```python\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)
+    assert len(found) >= 4
+    for block in found:
+        top = symtable.symtable(block, "jobs.md", "exec")
+        tables = [top]
+        for table in tables:
+            tables += table.get_children()
+        bound = {one.get_name() for one in top.get_symbols() if one.is_assigned() or one.is_imported()}
+        used = {one.get_name() for table in tables for one in table.get_symbols() if one.is_global() or table is top}
+        assert used - bound - set(dir(builtins)) == set(), block
+
+
+CELERY = """
+import threading
+from celery.contrib.testing.worker import start_worker
+from bulkhead.jobs import lane_queues
+
+app.conf.update(broker_url="memory://", result_backend="cache+memory://")
+for tenant in ("acme", None):
+    token = bulkhead.set_tenant(tenant)
+    enqueue(7)
+    bulkhead.reset_tenant(token)
+done = threading.Event()
+left = [2]
+
+@task_postrun.connect
+def note(**_):
+    left[0] -= 1
+    if not left[0]:
+        done.set()
+
+with start_worker(app, perform_ping_check=False, pool="solo", queues=lane_queues("shop", 8)):
+    assert done.wait(30)
+assert bulkhead.current_tenant() is None
+"""
+
+
+def test_the_example_of_celery_runs_as_pasted(guide: str, run_python: RunPython) -> None:
+    pytest.importorskip("celery")
+    (block,) = re.findall(r"^```python\n(from celery.*?)^```$", guide, re.MULTILINE | re.DOTALL)
+    told = run_python(f"{block}\n{CELERY}").stdout.splitlines()
+    assert sorted(told) == ["report 7 for None", "report 7 for acme"]
 
 
 def test_the_table_of_names_has_every_public_one(guide: str) -> None:

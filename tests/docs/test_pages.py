@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from bulkhead.cli import parser
 from bulkhead.console.doctor import SUPPORTED
 
 if TYPE_CHECKING:
@@ -96,3 +97,28 @@ def test_python_versions_are_the_same_in_readme_and_pyproject(readme: str, proje
     classifiers = [one.rpartition(" ")[2] for one in project["project"]["classifiers"] if ":: 3." in one]
     assert (classifiers[0], classifiers[-1]) == told.groups()
     assert project["project"]["requires-python"] == f">={told[1]}"
+
+
+def test_the_readme_names_every_extra_for_users(readme: str, project: dict[str, Any]) -> None:
+    extras = {name for name in project["project"]["optional-dependencies"] if not name.startswith(("test", "check"))}
+    assert {"all", "cells", "demo"} < extras
+    assert [name for name in sorted(extras) if f"[{name}]" not in readme] == []
+
+
+def test_the_readme_names_every_command(readme: str) -> None:
+    commands = re.findall(r"^ {4}(\w+)", parser().format_help(), re.MULTILINE)
+    assert len(commands) == 5
+    assert [name for name in commands if f"`bulkhead {name}" not in readme] == []
+
+
+def test_what_memory_cells_have_to_do_with_cells_is_said(root: Path) -> None:
+    text = " ".join((root / "docs" / "memory.md").read_text(encoding="utf-8").split())
+    told = "Memory cells (`bulkhead.memory.cells`) have nothing to do with the [cells](cells.md) of `bulkhead.cells`"
+    assert told in text
+
+
+def test_the_benchmarks_of_memory_cells_are_those_of_that_name(root: Path) -> None:
+    source = (root / "tests" / "benchmarks" / "__main__.py").read_text(encoding="utf-8")
+    groups = dict(re.findall(r'^    "([\w-]+)": \(.*, (\w+)\.\w+, \d+\),$', source, re.MULTILINE))
+    (told,) = re.findall(r'--only ([^"]*)"', (root / "docs" / "memory.md").read_text(encoding="utf-8"))
+    assert [groups[word] for word in told.split()] == ["uploads", "memory_cells"]

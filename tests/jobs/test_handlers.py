@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import pickle
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -128,6 +129,19 @@ def test_an_argument_that_is_no_json_is_an_error_that_names_it(kept: Kept, value
 
     with pytest.raises(bulkhead.ConfigurationError, match=f"job 'named': arguments are JSON, and {says}"):
         work.enqueue(1, value)
+    assert not kept.calls
+
+
+@pytest.mark.parametrize(
+    "value", [10**5000, [1, -(10**5000)], {"a": 10**5000}], ids=["plain", "in a list", "in a dict"]
+)
+def test_a_number_with_more_digits_than_python_writes_out_is_an_error_that_says_so(kept: Kept, value: Any) -> None:
+    @job(name="long")
+    def work(what: object) -> None: ...
+
+    limit = f"{sys.get_int_max_str_digits():,}"
+    with pytest.raises(bulkhead.ConfigurationError, match=f"'what.*is a whole number of more than {limit} digits"):
+        work.enqueue(value)
     assert not kept.calls
 
 

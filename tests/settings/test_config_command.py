@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from cli.starting import runner
+from cli.starting import ROOT, runner
 
 from bulkhead.option_rows import rows_of
 from bulkhead.option_set import Options
@@ -67,6 +67,8 @@ def test_check_of_a_file_that_is_missing_ends_with_1(command: Command) -> None:
     done = command("config", "check", "other.toml")
     assert done.returncode == 1
     assert "!! other.toml: there is no such file" in done.stdout
+    page = " ".join((ROOT / "docs" / "settings.md").read_text(encoding="utf-8").split())
+    assert "ends with 1 if there is anything to be put right, a file that is not there included" in page
     assert command("config", "check").stdout == "   no settings file here: all is well, keys set: 0\n"
 
 
