@@ -122,10 +122,14 @@ class Registry:
             return
         if definitions.superseded(options) or definitions.superseded(resource.declared):
             return  # a reload of the settings is under way
+        shared = resource.identifier.startswith("cell:")  # its name is that of the cell, nobody can give another
+        advice = "Use one set of options, another name="
+        if shared:
+            advice = "Give all clients of cells in a process the same options"
         told = ", ".join(f"{name}: {old!r} and {new!r}" for name, (old, new) in sorted(different.items()))
         options.complain(
             f"{resource.identifier} is registered with other options ({told}); the first hold. "
-            "Use one set of options, another name=, or resource.update(…)"
+            f"{advice}, or resource.update(…)"
         )
 
     def _overflow(self, identifier: str, now: float) -> Slot:

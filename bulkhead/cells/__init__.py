@@ -11,6 +11,7 @@ the extra `httpx`, the proxy the extra `cells`; both are imported only with what
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from bulkhead.cells.errors import CellUnavailableError, MapUnavailableError, UnsafePathError
@@ -18,7 +19,7 @@ from bulkhead.cells.http_source import HttpSource
 from bulkhead.cells.map_files import load
 from bulkhead.cells.map_source import MapSource
 from bulkhead.cells.maps import CellMap, MapVersion, Refusal, RetryAfter
-from bulkhead.cells.planning import Difference, diff, promote, publish, raised, rebalance
+from bulkhead.cells.planning import Difference, diff, promote, publish, raise_version, rebalance
 from bulkhead.cells.router import Cell, CellRouter
 from bulkhead.cells.sources import FileSource, FixedSource
 
@@ -34,22 +35,14 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "AsyncCellTransport",
     "Cell",
     "CellMap",
-    "CellProxy",
     "CellRouter",
-    "CellTransport",
     "CellUnavailableError",
     "Difference",
     "FileSource",
     "FixedSource",
     "HttpSource",
-    "HttpxCellBusyError",
-    "HttpxCellCircuitOpenError",
-    "HttpxCellTenantError",
-    "HttpxCellUnavailableError",
-    "HttpxUnsafePathError",
     "MapSource",
     "MapUnavailableError",
     "MapVersion",
@@ -60,9 +53,22 @@ __all__ = [
     "load",
     "promote",
     "publish",
-    "raised",
+    "raise_version",
     "rebalance",
 ]
+# `import *` takes what can be imported here.
+if importlib.util.find_spec("httpx") is not None:
+    __all__ += [
+        "AsyncCellTransport",
+        "CellTransport",
+        "HttpxCellBusyError",
+        "HttpxCellCircuitOpenError",
+        "HttpxCellTenantError",
+        "HttpxCellUnavailableError",
+        "HttpxUnsafePathError",
+    ]
+if importlib.util.find_spec("aiohttp") is not None:
+    __all__ += ["CellProxy"]
 
 _HOMES = {
     "AsyncCellTransport": "transport",

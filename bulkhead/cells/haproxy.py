@@ -11,10 +11,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from bulkhead.cells.arguments import check, header_fault, networks
 from bulkhead.cells.places import TENANT_HEADER, VERSION_HEADER
 from bulkhead.errors import ConfigurationError
 from bulkhead.tenancy import MAXIMUM_BYTES
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from bulkhead.cells.router import Cell
 
 CONFIGURATION: Final = "haproxy.cfg"
-_NAME: Final = re.compile(r"[A-Za-z0-9-]+")  # a header's; the other letters that one may have are syntax, or CGI's
 _BIND: Final = re.compile(r"[A-Za-z0-9.:*\[\]@/_-]+( [A-Za-z0-9./_-]+)*")
 
 # A segment ".." as a server may see it, behind whatever encoding. HAProxy decodes twice besides, for encoded escapes,
@@ -55,19 +55,15 @@ def files(
     router = now.router
     if router.hash != "xxh64":
         raise ConfigurationError(f"HAProxy cannot compute the hash {router.hash}; it has xxh64")
-    for name in (tenant_header, cell_header):
-        if _NAME.fullmatch(name) is None:
-            raise ConfigurationError(f"{name!r} is no name of a header, of letters, digits and -")
-    for what, text in (("bind", bind), ("stats_socket", stats_socket)):
-        if text is not None and _BIND.fullmatch(text) is None:
-            raise ConfigurationError(f"{what}: {text!r} holds characters that HAProxy would read as syntax")
-    try:
-        networks = [str(ip_network(one)) for one in trusted]
-    except ValueError as error:
-        raise ConfigurationError(f"trusted takes networks, such as 10.0.0.0/8: {error}") from None
+    check("tenant_header", header_fault(tenant_header))
+    check("cell_header", header_fault(cell_header))
+    check("bind", bind_fault(bind))
+    if stats_socket is not None:
+        check("stats_socket", bind_fault(stats_socket))
+    callers = [str(one) for one in networks("trusted", trusted)]
     lines = [
         *_head(now, stats_socket),
-        *_frontend(now, bind, tenant_header, cell_header, networks),
+        *_frontend(now, bind, tenant_header, cell_header, callers),
         *(line for cell in router.cells for line in _backend(cell)),
     ]
     return {
@@ -77,6 +73,15 @@ def files(
         "cells.map": _table(f"{cell.name} {cell.state}" for cell in router.cells),
         CONFIGURATION: "\n".join(lines) + "\n",
     }
+
+
+def bind_fault(text: object) -> str | None:
+    """What is wrong with the words behind "bind" or "stats socket"; None = nothing."""
+    if text == "":
+        return "is empty"
+    if isinstance(text, str) and _BIND.fullmatch(text) is not None:
+        return None
+    return f"{text!r} holds characters that HAProxy would read as syntax"
 
 
 def _head(now: CellMap, stats_socket: str | None) -> Iterator[str]:
@@ -99,7 +104,7 @@ def _head(now: CellMap, stats_socket: str | None) -> Iterator[str]:
         yield "    parse-resolv-conf"
 
 
-def _frontend(now: CellMap, bind: str, header: str, cell_header: str, networks: list[str]) -> Iterator[str]:
+def _frontend(now: CellMap, bind: str, header: str, cell_header: str, callers: list[str]) -> Iterator[str]:
     yield "\nfrontend cells"
     yield f"    bind {bind}"
     yield f"    http-after-response set-header {VERSION_HEADER} {now.stamp}"
@@ -120,8 +125,8 @@ def _frontend(now: CellMap, bind: str, header: str, cell_header: str, networks: 
     slot = "var(txn.tenant),xxh64(0),and(16383)"
     yield f"    http-request set-var(txn.cell) {slot},map_str(slots.map) unless {{ var(txn.cell) -m found }}"
     asked = ""
-    if networks:
-        yield f"    acl chosen src {' '.join(networks)}"
+    if callers:
+        yield f"    acl chosen src {' '.join(callers)}"
         yield f"    acl named req.fhdr_cnt({cell_header}) gt 0"
         yield f"    acl known req.fhdr({cell_header}),map_str(cells.map) -m found"
         yield f"    {_return(400, 'cell')} if chosen named !known"
@@ -133,7 +138,7 @@ def _frontend(now: CellMap, bind: str, header: str, cell_header: str, networks: 
     for state, after in (("moving", now.retry_after.moving), ("frozen", now.retry_after.frozen)):
         yield f"    {_return(503, 'unavailable', after)} if {{ var(txn.state) -m str {state} }}{asked}"
     yield f"    {_return(503, 'unavailable', now.retry_after.down)} if {{ var(txn.cell_state) -m str down }}{asked}"
-    yield "    # CGI, and so WSGI, spells X_Tenant_Id and X-Tenant-Id alike."
+    yield "    # CGI, and so WSGI, spells X_Tenant_ID and X-Tenant-ID alike."
     for name in (header, cell_header, "X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host"):
         yield f"    http-request del-header ^{name.lower().replace('-', '[-_]')}$ -m reg"
     yield f"    http-request set-header {header} %[var(txn.tenant)]"

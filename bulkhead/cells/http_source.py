@@ -9,11 +9,13 @@ from __future__ import annotations
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from bulkhead.cells.arguments import check, seconds_fault
 from bulkhead.cells.errors import MapUnavailableError
 from bulkhead.cells.map_files import parse
 from bulkhead.cells.map_source import MapSource
 from bulkhead.errors import ConfigurationError
 from bulkhead.log_lines import without_secrets
+from bulkhead.option_rows import shown
 
 if TYPE_CHECKING:
     import os
@@ -27,7 +29,7 @@ class HttpSource(MapSource):
     """A map at a URL, TOML or JSON. `keep`: the file that the last good map is kept in.
 
     `timeout`: seconds for each step of a look-up, and for the whole answer. `client`: options of `httpx.Client`
-    (headers, auth, verify, cert …). ConfigurationError where httpx is not installed.
+    (headers, auth, verify, cert …). ConfigurationError for another URL than http or https, or without httpx.
     """
 
     def __init__(
@@ -39,6 +41,8 @@ class HttpSource(MapSource):
         minimum_interval: float = 2.0,
         **client: Any,
     ) -> None:
+        check("url", _url_fault(url))
+        check("timeout", seconds_fault(timeout, above=True))
         self._httpx = _library()
         if "verify" not in client:
             client["verify"] = self._httpx.create_ssl_context(trust_env=client.get("trust_env", True))
@@ -63,7 +67,7 @@ class HttpSource(MapSource):
                     raise MapUnavailableError(f"{self.label}: answers {response.status_code}")
                 text, etag = self._body(response), response.headers.get("ETag")
         except (self._httpx.HTTPError, self._httpx.InvalidURL) as error:
-            raise MapUnavailableError(f"{self.label}: {type(error).__name__}") from error
+            raise MapUnavailableError(f"{self.label}: {_told(error)}") from error
         fetched = parse(text, self.label)
         if etag is not None:
             self._answered = (etag, fetched)
@@ -79,6 +83,20 @@ class HttpSource(MapSource):
             if monotonic() > until:
                 raise MapUnavailableError(f"{self.label}: the answer takes more than {self._timeout:g} s")
         return bytes(body)
+
+
+def _url_fault(url: object) -> str | None:
+    if not isinstance(url, str):
+        return f"give an http(s) URL, not {shown(url)}"
+    if not url.lower().startswith(("http://", "https://")):
+        return f"give an http(s) URL, not {shown(without_secrets(url))}"
+    return None
+
+
+def _told(error: Exception) -> str:
+    """The kind of the error, and its text if it has one."""
+    text = without_secrets(str(error))
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _library() -> Any:

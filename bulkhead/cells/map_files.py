@@ -99,20 +99,20 @@ def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _cells(rows: object, faults: list[str]) -> list[Cell] | None:
-    """The cells, if their tables have the right form."""
+    """The cells, if these are tables; what is wrong within the tables hides nothing else."""
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         faults.append("cells must be tables, [[cells]] with name and url" if rows is not None else "cells are missing")
         return None
-    before = len(faults)
+    cells: list[Cell] = []
     for place, row in enumerate(rows, 1):
         where = f"cells {place} ({shown(row['name'])})." if "name" in row else f"cells {place}."
         _unknown(row, CELL_KEYS, where, faults)
         faults += [f"{where}{key} is missing" for key in ("name", "url") if key not in row]
-        if isinstance(row.get("slots"), (dict, bool, float)):
-            faults.append(f"{where}slots must be a text, a number or a list of these, not {shown(row['slots'])}")
-    if len(faults) > before:
-        return None
-    return [Cell(**row) for row in rows]
+        # What is missing is told; with something in its place the router finds what else is wrong.
+        known: dict[str, Any] = {"name": f"unnamed-{place}", "url": "http://missing.invalid"}
+        known |= {key: value for key, value in row.items() if key in CELL_KEYS}
+        cells.append(Cell(**known))
+    return cells
 
 
 def _table(raw: dict[str, Any], key: str, faults: list[str]) -> dict[str, Any]:
@@ -150,13 +150,18 @@ def tables_of(cell_map: CellMap) -> dict[str, Any]:
         cells.append(row)
     made: dict[str, Any] = {"version": cell_map.version, "epoch": cell_map.epoch, "hash": router.hash}
     if cell_map.retry_after != RetryAfter():
-        made["retry_after"] = asdict(cell_map.retry_after)
+        made["retry_after"] = {key: _whole(seconds) for key, seconds in asdict(cell_map.retry_after).items()}
     if router.pins:
         made["pins"] = dict(router.pins)
     if cell_map.tenants:
         made["tenants"] = dict(cell_map.tenants)
     made["cells"] = cells
     return made
+
+
+def _whole(seconds: float) -> float:
+    """As people write it: 60, not 60.0."""
+    return int(seconds) if seconds == int(seconds) else seconds
 
 
 def json_text(cell_map: CellMap) -> str:

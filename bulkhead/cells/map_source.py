@@ -21,15 +21,17 @@ from time import monotonic
 from typing import TYPE_CHECKING, Self
 from weakref import WeakSet
 
+from bulkhead.cells.arguments import check, seconds_fault
 from bulkhead.cells.errors import MapUnavailableError
 from bulkhead.cells.map_files import parse, write_if_newer
+from bulkhead.cells.maps import CellMap
 from bulkhead.errors import ConfigurationError
 from bulkhead.log_lines import say, without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bulkhead.cells.maps import CellMap, MapVersion
+    from bulkhead.cells.maps import MapVersion
 
 log = logging.getLogger("bulkhead")
 
@@ -61,12 +63,14 @@ class MapSource:
         minimum_interval: float = 2.0,
         patience: float = 10.0,
     ) -> None:
-        if not minimum_interval >= 0:
-            raise ConfigurationError(f"minimum_interval is 0 or more seconds, not {minimum_interval!r}")
+        if not callable(fetch):
+            raise ConfigurationError(f"fetch must be a function that gives a CellMap, not {type(fetch).__name__}")
+        check("minimum_interval", seconds_fault(minimum_interval))
+        check("patience", seconds_fault(patience, above=True))
         self.label = label
         self.refreshes = 0
         """Look-ups that `refresh` began."""
-        self._fetch, self._keep = fetch, None if keep is None else Path(keep).absolute()
+        self._ask, self._keep = fetch, None if keep is None else Path(keep).absolute()
         self._least, self._patience = minimum_interval, patience
         self._pause, self._open_at = minimum_interval, 0.0
         self._said = ""
@@ -80,6 +84,13 @@ class MapSource:
         self._flight: tuple[Future[None], float] | None = None
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
+
+    def _fetch(self) -> CellMap | None:
+        """What the source has; ConfigurationError if that is anything else than a map."""
+        fetched: object = self._ask()
+        if fetched is None or isinstance(fetched, CellMap):
+            return fetched
+        raise ConfigurationError(f"{self.label}: fetch must give a CellMap or None, not {type(fetched).__name__}")
 
     def _begin(self) -> None:
         """The map to begin with: the source's or the kept one, whichever is higher."""
@@ -256,8 +267,7 @@ class MapSource:
 
         Idempotent; forked children have such a thread, too. `stop` ends it, as does the end of a `with` block.
         """
-        if not interval >= 0.05:
-            raise ConfigurationError(f"interval is 0.05 or more seconds, not {interval!r}")
+        check("interval", seconds_fault(interval, 0.05))
         self._interval = interval
         if self._thread is None or not self._thread.is_alive():
             self._ended = threading.Event()

@@ -80,6 +80,7 @@ class CellMap:
     retry_after: RetryAfter = RetryAfter()
 
     def __post_init__(self) -> None:
+        self._refuse_others()
         faults: list[str] = []
         for key, least in (("version", 1), ("epoch", 0)):
             number: object = getattr(self, key)
@@ -93,6 +94,16 @@ class CellMap:
         if faults or wrong:
             raise refusal([*faults, *wrong])
         object.__setattr__(self, "tenants", MappingProxyType(states))
+
+    def _refuse_others(self) -> None:
+        """ConfigurationError for arguments of another type, which is no fault of a map."""
+        router: object = self.router
+        if not hasattr(router, "for_tenant"):
+            raise ConfigurationError(f"router must be a CellRouter, not {shown(router)}")
+        if not hasattr(self.tenants, "items"):
+            raise ConfigurationError(f"tenants must be a mapping, tenant to state, not {shown(self.tenants)}")
+        if not isinstance(self.retry_after, RetryAfter):
+            raise ConfigurationError(f"retry_after must be a RetryAfter, not {shown(self.retry_after)}")
 
     @property
     def stamp(self) -> MapVersion:
@@ -120,6 +131,9 @@ class CellMap:
 
     def __hash__(self) -> int:
         return hash(self.stamp)
+
+    def __repr__(self) -> str:
+        return f"<CellMap {self.stamp}, {len(self.router.cells)} cells>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CellMap, (self.router, self.version, self.epoch, dict(self.tenants), self.retry_after)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 P = TypeVar("P")
 
 KIND: Final = "cell"
-TENANT_HEADER: Final = "X-Tenant-Id"
+TENANT_HEADER: Final = "X-Tenant-ID"
 VERSION_HEADER: Final = "X-Cell-Map-Version"
 MISDIRECTED: Final = 421
 _AT_ONCE: Final = 64

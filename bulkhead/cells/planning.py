@@ -166,7 +166,7 @@ def promote(cell_map: CellMap) -> CellMap:
     return cell_map.replace(router=cell_map.router.replace(cells=cells), version=cell_map.version + 1)
 
 
-def raised(cell_map: CellMap, over: CellMap | None, *, new_epoch: bool = False) -> CellMap:
+def raise_version(cell_map: CellMap, over: CellMap | None, *, new_epoch: bool = False) -> CellMap:
     """The map with a stamp above that of `over`: as it is if that is so already, else with the next version.
 
     This is how an old content is put back. `new_epoch`: with a higher epoch, for a store that was restored from a
@@ -181,15 +181,18 @@ def raised(cell_map: CellMap, over: CellMap | None, *, new_epoch: bool = False) 
 
 
 def publish(cell_map: CellMap, path: str | os.PathLike[str], *, new_epoch: bool = False) -> CellMap:
-    """Put the map where it is read: `raised` over what is there, the file replaced at once. The map as it was written.
+    """Put the map where it is read: by `raise_version` over what is there, the file replaced at once. What was written.
 
-    ConfigurationError: what is there is no map. OSError as the file system says.
+    ConfigurationError: what is there is no map, or the file cannot be there. OSError: the file system fails.
     """
     file = Path(os.path.realpath(path))
-    with locked(file):
-        there = load(file) if file.exists() else None
-        made = raised(cell_map, there, new_epoch=new_epoch)
-        write(file, made)
+    try:
+        with locked(file):
+            there = load(file) if file.exists() else None
+            made = raise_version(cell_map, there, new_epoch=new_epoch)
+            write(file, made)
+    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+        raise ConfigurationError(f"{os.fspath(path)}: cannot be written: {error.strerror}") from error
     return made
 
 

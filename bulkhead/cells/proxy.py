@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from functools import lru_cache
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from bulkhead import tenancy
 from bulkhead.adapter import ConfigurationError, Rejected, Session
+from bulkhead.cells.arguments import check, header_fault, networks, seconds_fault
 from bulkhead.cells.errors import CellUnavailableError, UnsafePathError
 from bulkhead.cells.paths import joined
 from bulkhead.cells.places import MISDIRECTED, TENANT_HEADER, VERSION_HEADER, Places, local, wanted
@@ -29,8 +30,7 @@ from bulkhead.web.asgi_scope import ScopeReader, respond
 from bulkhead.web.sources import InvalidTenant, source_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-    from ipaddress import IPv4Network, IPv6Network
+    from collections.abc import AsyncIterator, Callable, Iterable
 
     from bulkhead.adapter import Resource
     from bulkhead.cells.maps import CellMap
@@ -76,6 +76,12 @@ class CellProxy:
         read_timeout: float = 60.0,
         **options: Any,
     ) -> None:
+        for name, given in (("header", header), ("tenant_header", tenant_header), ("cell_header", cell_header)):
+            check(name, header_fault(given))
+        for name, seconds in (("connect_timeout", connect_timeout), ("read_timeout", read_timeout)):
+            check(name, seconds_fault(seconds, above=True))
+        if domain is not None and source != "subdomain":
+            raise ConfigurationError(f'domain is read with source="subdomain" only, and source is {source!r}')
         reader = ScopeReader()
         told = Tenancy(source=source, header=header, domain=domain)  # type: ignore[arg-type]  # source_of looks
         self._tenant = source_of(told, reader, asynchronous=False)
@@ -95,6 +101,9 @@ class CellProxy:
     def source(self) -> Source:
         """Where the map comes from."""
         return self._places.source
+
+    def __repr__(self) -> str:
+        return f"<CellProxy of {self._places.source!r}>"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, or the lifespan."""
@@ -304,13 +313,9 @@ def _target(scope: Scope) -> str:
     return whole.decode() if whole.isascii() else quote(whole, safe=_ASCII)
 
 
-def _truster(networks: Iterable[str]) -> Callable[[str], bool]:
+def _truster(trusted: Iterable[str]) -> Callable[[str], bool]:
     """Whether an address is in one of these networks. ConfigurationError for what is none."""
-    known: Sequence[IPv4Network | IPv6Network]
-    try:
-        known = [ip_network(one) for one in networks]
-    except ValueError as error:
-        raise ConfigurationError(f"trusted takes networks, such as 10.0.0.0/8: {error}") from None
+    known = networks("trusted", trusted)
 
     def trusts(host: str) -> bool:
         try:

@@ -89,7 +89,9 @@ class CellRouter:
         hash: Hash = "xxh64",  # noqa: A002  its name in files, and in `slot_of`
         pins: Mapping[Any, str] = MappingProxyType({}),
     ) -> None:
-        cells = tuple(cells)
+        cells = _given(cells)
+        if not hasattr(pins, "items"):
+            raise ConfigurationError(f"pins must be a mapping, tenant to name of a cell, not {shown(pins)}")
         pinned, faults = _pins(pins, cells)
         owners, more = _owners(cells)
         faults = [*_cell_faults(cells), *more, *faults]
@@ -207,6 +209,18 @@ class CellRouter:
         return f"<CellRouter {len(self.cells)} cells, {len(self.pins)} pins, {self.hash}>"
 
 
+def _given(cells: object) -> tuple[Cell, ...]:
+    """The cells, if they are some; ConfigurationError for anything else."""
+    try:
+        found: tuple[Any, ...] = tuple(cells)  # type: ignore[arg-type]
+    except TypeError:
+        raise ConfigurationError(f"cells must be several, [Cell(name, url), …], not {shown(cells)}") from None
+    for one in found:
+        if not isinstance(one, Cell):
+            raise ConfigurationError(f"cells must be Cell(name, url) each, not {shown(one)}")
+    return found
+
+
 def _cell_faults(cells: tuple[Cell, ...]) -> list[str]:
     """What is wrong with cells one by one, slots aside."""
     if not cells:
@@ -219,17 +233,17 @@ def _cell_faults(cells: tuple[Cell, ...]) -> list[str]:
         name: object = cell.name
         if not isinstance(name, str) or _NAME.fullmatch(name) is None:
             faults.append(f'cell {shown(name)}: the name must be 1 to 64 letters, digits, ".", "_" or "-"')
-            continue
-        if name in seen:
+        elif name in seen:
             faults.append(f"cell {name!r}: the name is used twice")
-        seen.add(name)
+        else:
+            seen.add(name)
         for key in ("url", "standby_url"):
             url = getattr(cell, key)
             wrong = None if key == "standby_url" and url is None else cell_url_fault(url)
             if wrong:
-                faults.append(f"cell {name!r}: {key} {wrong}")
+                faults.append(f"cell {shown(name)}: {key} {wrong}")
         if cell.state not in STATES:
-            faults.append(f"cell {name!r}: state must be one of {', '.join(STATES)}, not {shown(cell.state)}")
+            faults.append(f"cell {shown(name)}: state must be one of {', '.join(STATES)}, not {shown(cell.state)}")
     return faults
 
 
@@ -239,11 +253,11 @@ def _owners(cells: tuple[Cell, ...]) -> tuple[list[int], list[str]]:
     bare = [cell.name for cell in cells if not cell.slots]
     if not cells or len(bare) == count:
         return [slot * count // SLOTS for slot in range(SLOTS)], []
+    owners, faults = [-1] * SLOTS, list[str]()
+    unread = bool(bare)
     if bare:
         names = ", ".join(map(shown, bare))
-        return [], [f"cell {names}: slots are missing; either every cell names its slots or none does"]
-    owners, faults = [-1] * SLOTS, list[str]()
-    unread = False
+        faults.append(f"cell {names}: slots are missing; either every cell names its slots or none does")
     for index, cell in enumerate(cells):
         clashes: dict[int, list[int]] = {}
         for one in cell.slots:  # type: ignore[union-attr]  # a tuple since __post_init__
@@ -274,13 +288,13 @@ def _pins(pins: Mapping[Any, Any], cells: tuple[Cell, ...]) -> tuple[dict[str, s
     kept: dict[str, str] = {}
     faults: list[str] = []
     for tenant, name in pins.items():
+        if not isinstance(name, str) or name not in names:
+            faults.append(f"pins.{shown(tenant)}: there is no cell {shown(name)}")
         try:
             text = tenant_text(tenant)
         except ConfigurationError as error:
             faults.append(f"pins.{shown(tenant)}: {error}")
             continue
-        if not isinstance(name, str) or name not in names:
-            faults.append(f"pins.{shown(text)}: there is no cell {shown(name)}")
         if kept.setdefault(text, name) != name:
             faults.append(f"pins.{shown(text)}: pinned to two cells")
     return kept, faults

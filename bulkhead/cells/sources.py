@@ -14,6 +14,8 @@ from bulkhead.cells.map_files import parse
 from bulkhead.cells.map_source import MapSource
 from bulkhead.cells.maps import CellMap
 from bulkhead.cells.router import CellRouter
+from bulkhead.errors import ConfigurationError
+from bulkhead.option_rows import shown
 
 if TYPE_CHECKING:
     from bulkhead.cells.maps import MapVersion
@@ -40,7 +42,10 @@ class FixedSource:
     """A map that never changes, as a source."""
 
     def __init__(self, cell_map: CellMap) -> None:
-        self.current = cell_map
+        given: object = cell_map
+        if not isinstance(given, CellMap):
+            raise ConfigurationError(f"cell_map must be a CellMap, not {shown(given)}")
+        self.current = given
 
     def refresh(self, not_older_than: MapVersion | None = None) -> CellMap:
         """The map; there is no other."""
@@ -51,12 +56,20 @@ class FixedSource:
         """The map; there is no other."""
         return self.refresh(not_older_than)
 
+    def __repr__(self) -> str:
+        return f"<FixedSource, map {self.current.stamp}>"
+
 
 def as_source(given: CellRouter | CellMap | Source) -> Source:
-    """A router, a map or a source, as a source."""
+    """A router, a map or a source, as a source. ConfigurationError for anything else."""
     if isinstance(given, CellRouter):
         return FixedSource(CellMap(given))
-    return FixedSource(given) if isinstance(given, CellMap) else given
+    if isinstance(given, CellMap):
+        return FixedSource(given)
+    if all(hasattr(given, name) for name in ("current", "refresh", "arefresh")):
+        return given
+    hint = f"; FileSource({given!r}) reads a file" if isinstance(given, (str, os.PathLike)) else ""
+    raise ConfigurationError(f"routes must be a CellRouter, a CellMap or a source, not {shown(given)}{hint}")
 
 
 class FileSource(MapSource):

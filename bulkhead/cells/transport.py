@@ -8,6 +8,7 @@ resource, `cell:<name>`, so a sick one fails fast for its own tenants. Nothing h
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 try:
@@ -19,9 +20,11 @@ except ImportError:  # pragma: no cover  an extra
 
 from bulkhead import tenancy
 from bulkhead.adapter import Session
+from bulkhead.cells.arguments import check, header_fault
 from bulkhead.cells.places import MISDIRECTED, TENANT_HEADER, VERSION_HEADER, Places, wanted
 from bulkhead.cells.transport_errors import HttpxCellUnavailableError, adapter
 from bulkhead.cells.transport_requests import Place, elsewhere, limit_time, tenant_of, unlimit_time
+from bulkhead.option_rows import shown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -48,6 +51,8 @@ class _Routing(Generic[T]):
         tenant_header: str,
         options: dict[str, Any],
     ) -> None:
+        check("tenant_header", header_fault(tenant_header))
+        check("placeholder", _host_fault(placeholder))
         self.inner = inner
         self._placeholder = placeholder.lower()
         self._header = tenant_header.encode("ascii"), tenant_header.lower().encode("ascii")
@@ -72,7 +77,21 @@ class _Routing(Generic[T]):
         return HttpxCellUnavailableError(identifier, tenant, now.retry_after.moving, "misdirected", request=request)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._places.source.current!r}>"
+        return f"<{type(self).__name__} of {self._places.source!r}>"
+
+
+def _host_fault(name: object) -> str | None:
+    """What is wrong with the host that stands for the cells; None = it is what `httpx.URL.host` may be."""
+    with contextlib.suppress(httpx.InvalidURL):
+        if isinstance(name, str) and name and httpx.URL(f"http://{name}/").host == name.lower():
+            return None
+    return f"{shown(name)} is no name of a host"
+
+
+def _transport_fault(inner: object, method: str, client: str) -> str | None:
+    if hasattr(inner, method):
+        return None
+    return f"{type(inner).__name__} is no transport of {client}: it has no {method}"
 
 
 class CellTransport(_Routing[httpx.BaseTransport], httpx.BaseTransport):
@@ -93,6 +112,7 @@ class CellTransport(_Routing[httpx.BaseTransport], httpx.BaseTransport):
         **options: Any,
     ) -> None:
         inner = httpx.HTTPTransport() if transport is None else transport
+        check("transport", _transport_fault(inner, "handle_request", "httpx.Client"))
         super().__init__(routes, inner, placeholder, tenant_header, options)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -175,6 +195,7 @@ class AsyncCellTransport(_Routing[httpx.AsyncBaseTransport], httpx.AsyncBaseTran
         **options: Any,
     ) -> None:
         inner = httpx.AsyncHTTPTransport() if transport is None else transport
+        check("transport", _transport_fault(inner, "handle_async_request", "httpx.AsyncClient"))
         super().__init__(routes, inner, placeholder, tenant_header, options)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:

@@ -6,6 +6,7 @@ Maps go to standard output, what is told about them to standard error, so that a
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -13,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from bulkhead.cells.http_source import HttpSource
 from bulkhead.cells.map_files import json_text, load, tables_of, toml_text, write
-from bulkhead.cells.planning import diff, promote, publish, raised, rebalance
-from bulkhead.cells.router import Cell
+from bulkhead.cells.planning import diff, promote, publish, raise_version, rebalance
+from bulkhead.cells.router import Cell, CellRouter
 from bulkhead.cells.slots import written
 from bulkhead.cells.sources import FileSource
 from bulkhead.console.tables import table
 from bulkhead.errors import ConfigurationError
 from bulkhead.hashing import SLOTS
+from bulkhead.log_lines import without_secrets
 from bulkhead.tenancy import tenant_text
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from bulkhead.cells.maps import CellMap
     from bulkhead.cells.planning import Difference
 
-_WEB = ("http://", "https://")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 LISTED = 20  # tenants that a table lists; --json has them all
 TOLD_EVERY = 0.2  # seconds between two words about progress
@@ -38,7 +40,7 @@ TOLD_EVERY = 0.2  # seconds between two words about progress
 
 def source_of(text: str, keep: str | None = None) -> MapSource:
     """The source that a MAP argument names: an http(s) URL, or a file."""
-    if text.startswith(_WEB):
+    if _SCHEME.match(text):
         return HttpSource(text, keep)
     return FileSource(text, keep)
 
@@ -55,17 +57,16 @@ def run(given: argparse.Namespace) -> int:
         raise ConfigurationError(f"{file}: {error.strerror or type(error).__name__}") from error
 
 
-def _map(text: str) -> CellMap:
-    if not text.startswith(_WEB):
-        return load(text)
-    return source_of(text).current
+def map_of(text: str) -> CellMap:
+    """The map that a MAP argument names, read once."""
+    return source_of(text).current if _SCHEME.match(text) else load(text)
 
 
 # ---- show
 
 
 def _show(given: argparse.Namespace) -> int:
-    found = _map(given.map)
+    found = map_of(given.map)
     if given.tenant:
         return _find(found, given)
     if given.json:
@@ -116,7 +117,7 @@ def _find(found: CellMap, given: argparse.Namespace) -> int:
 
 
 def _diff(given: argparse.Namespace) -> int:
-    old, new = _map(given.old), _map(given.new)
+    old, new = map_of(given.old), map_of(given.new)
     found = diff(old, new, _tenants(given.tenants))
     if given.json:
         _print(json.dumps(_told(found, old, new), indent=2, ensure_ascii=False))
@@ -211,7 +212,7 @@ def _share(found: Difference) -> str:
 
 
 def _rebalance(given: argparse.Namespace) -> int:
-    old = _map(given.map)
+    old = map_of(given.map)
     new = rebalance(old, [_cell(text) for text in given.add])
     found = diff(old, new)
     _say(f"map {old.stamp} -> {new.stamp}: {found.slots_moved} of {SLOTS} slots move, {found.slot_share:.1%}")
@@ -223,20 +224,25 @@ def _cell(text: str) -> Cell:
     name, found, url = text.partition("=")
     if not found:
         raise ConfigurationError(f"--add takes NAME=URL, not {text!r}")
-    return Cell(name, url)
+    cell = Cell(name, url)
+    try:
+        CellRouter([cell])
+    except ConfigurationError as error:
+        raise ConfigurationError(f"--add {without_secrets(text)}: {error}") from None
+    return cell
 
 
 def _promote(given: argparse.Namespace) -> int:
-    old = _map(given.map)
+    old = map_of(given.map)
     new = promote(old)
     _say(f"map {old.stamp} -> {new.stamp}: {len(new.router.cells)} cells at their standby URLs")
     return _give(new, given)
 
 
 def _publish(given: argparse.Namespace) -> int:
-    found = _map(given.map)
+    found = map_of(given.map)
     if given.to is None:
-        made = raised(found, None, new_epoch=given.new_epoch)
+        made = raise_version(found, None, new_epoch=given.new_epoch)
         _print(_text(made, given), end="")
         return 0
     made = publish(found, given.to, new_epoch=given.new_epoch)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import errno
 import os
+import socket
 import sys
 import tempfile
 from pathlib import Path
@@ -11,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from bulkhead.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Mapping
 
+_BACKLOG = 2048  # connections that wait; as uvicorn has it
 RENEWED = 1.0
 """Seconds between two looks at the map, from which the next one is drawn."""
 
@@ -27,46 +31,97 @@ def add_parsers(parts: argparse._SubParsersAction[Any]) -> None:
         "map is looked at about once a second, and a newer one holds from the next request on. For production, "
         "`bulkhead cells haproxy` writes a configuration of HAProxy, which routes alike.",
     )
-    serve_.add_argument("map", help="the map: a TOML or JSON file, or an http(s) URL")
+    serve_.add_argument("map", metavar="MAP", help="the map: a TOML or JSON file, or an http(s) URL")
     serve_.add_argument("--keep", metavar="FILE", help="where the last good map is kept (needed for a URL)")
     serve_.add_argument("--host", default="127.0.0.1", help="the address to listen on (default 127.0.0.1)")
-    serve_.add_argument("--port", type=int, default=8080, help="the port to listen on (default 8080; 0 = any)")
+    serve_.add_argument("--port", type=_port, default=8080, help="the port to listen on (default 8080; 0 = any)")
     serve_.add_argument("--source", choices=("header", "subdomain"), default="header", help="where the tenant is named")
     serve_.add_argument("--domain", help="with --source subdomain: the domain whose subdomains are tenants")
-    serve_.add_argument("--read-timeout", type=float, default=60.0, metavar="SECONDS", help="default 60")
-    serve_.add_argument("--connect-timeout", type=float, default=5.0, metavar="SECONDS", help="default 5")
+    serve_.add_argument("--read-timeout", type=_seconds, default=60.0, metavar="SECONDS", help="default 60")
+    serve_.add_argument("--connect-timeout", type=_seconds, default=5.0, metavar="SECONDS", help="default 5")
     haproxy_ = parts.add_parser(
         "haproxy",
         help="write a configuration of HAProxy that routes alike",
         description="Writes haproxy.cfg and the tables that it reads. HAProxy 2.6 or later then routes by the same "
         "hash, pins and states. After a change of the map: write again, `haproxy -c -f haproxy.cfg`, reload.",
     )
-    haproxy_.add_argument("map", help="the map: a TOML or JSON file")
+    haproxy_.add_argument("map", metavar="MAP", help="the map: a TOML or JSON file, or an http(s) URL")
     haproxy_.add_argument("--out", required=True, type=Path, metavar="DIR", help="the folder for the files")
-    haproxy_.add_argument("--bind", default=":8080", help='what follows "bind" in the frontend (default :8080)')
+    haproxy_.add_argument("--bind", type=_bind, default=":8080", help='what follows "bind" in the frontend (:8080)')
     haproxy_.add_argument(
-        "--stats-socket", metavar="PATH", help="HAProxy's control socket; reloads pass listeners on by it"
+        "--stats-socket", type=_bind, metavar="PATH", help="HAProxy's control socket; reloads pass listeners on by it"
     )
     for one in (serve_, haproxy_):
         one.add_argument(
-            "--header", default="X-Tenant-Id", help="the header that names the tenant (default X-Tenant-Id)"
+            "--header",
+            type=_header,
+            default="X-Tenant-ID",
+            help="the header that names the tenant (default X-Tenant-ID)",
         )
-        one.add_argument("--cell-header", default="X-Cell", help="the header by which trusted callers choose a cell")
+        one.add_argument(
+            "--cell-header",
+            type=_header,
+            default="X-Cell",
+            help="the header by which trusted callers choose a cell (default X-Cell)",
+        )
         one.add_argument(
             "--trust",
             action="append",
+            type=_network,
             default=[],
             metavar="NETWORK",
-            help="whose callers may choose a cell; repeatable",
+            help="whose callers may choose a cell; may be repeated",
         )
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 6 and int(text) < 65536):
+        raise argparse.ArgumentTypeError(f"{text!r} is no port, 0 to 65535")
+    return int(text)
+
+
+def _refuse(fault: str | None) -> None:
+    if fault is not None:
+        raise argparse.ArgumentTypeError(fault)
+
+
+def _seconds(text: str) -> float:
+    from bulkhead.cells.arguments import seconds_fault  # noqa: PLC0415  each command loads what it needs
+
+    given: float | str = text
+    with contextlib.suppress(ValueError):
+        given = float(text)
+    _refuse(seconds_fault(given, above=True))
+    return float(given)
+
+
+def _header(text: str) -> str:
+    from bulkhead.cells.arguments import header_fault  # noqa: PLC0415
+
+    _refuse(header_fault(text))
+    return text
+
+
+def _network(text: str) -> str:
+    from bulkhead.cells.arguments import network_fault  # noqa: PLC0415
+
+    _refuse(network_fault(text))
+    return text
+
+
+def _bind(text: str) -> str:
+    from bulkhead.cells.haproxy import bind_fault  # noqa: PLC0415
+
+    _refuse(bind_fault(text))
+    return text
 
 
 def haproxy(given: argparse.Namespace) -> int:
     """Write the files; the exit status."""
     from bulkhead.cells.haproxy import CONFIGURATION, files  # noqa: PLC0415  each command loads what it needs
-    from bulkhead.cells.map_files import load  # noqa: PLC0415
+    from bulkhead.console.cells import map_of  # noqa: PLC0415
 
-    now = load(given.map)
+    now = map_of(given.map)
     written = files(
         now,
         bind=given.bind,
@@ -104,6 +159,8 @@ def serve(given: argparse.Namespace) -> int:
         from bulkhead.cells.proxy import CellProxy  # noqa: PLC0415
     except ImportError:
         raise ConfigurationError('`cells serve` needs uvicorn: pip install "bulkhead-toolkit[cells]"') from None
+    if (given.source == "subdomain") != bool(given.domain):
+        raise ConfigurationError("--source subdomain and --domain go together: give both or none")
     source = source_of(given.map, keep=given.keep)
     app = CellProxy(
         source,
@@ -115,13 +172,32 @@ def serve(given: argparse.Namespace) -> int:
         connect_timeout=given.connect_timeout,
         read_timeout=given.read_timeout,
     )
-    print(f"   version {source.current.stamp}, http://{given.host}:{given.port}", file=sys.stderr, flush=True)  # noqa: T201
-    source.start(RENEWED)
+    server = uvicorn.Server(uvicorn.Config(app, **settings()))
+    with listening(given.host, given.port) as listener, source.start(RENEWED), contextlib.suppress(KeyboardInterrupt):
+        print(f"   version {source.current.stamp}, {_url(listener)}", file=sys.stderr, flush=True)  # noqa: T201
+        server.run(sockets=[listener])
+    return 0 if server.started else 1
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens there. ConfigurationError names the option that cannot be."""
     try:
-        uvicorn.run(app, host=given.host, port=given.port, **settings())
-    finally:
-        source.stop()
-    return 0
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        # Of a name with several addresses one is enough, and clients that try one only try IPv4.
+        family, *_, address = min(found, key=lambda one: one[0] != socket.AF_INET)
+        return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+    except socket.gaierror as error:
+        raise ConfigurationError(f"--host {host}: {(error.strerror or 'no such host').lower()}") from None
+    except UnicodeError:
+        raise ConfigurationError(f"--host {host!r}: is no name of a host") from None
+    except OSError as error:
+        option = f"--host {host}" if error.errno == errno.EADDRNOTAVAIL else f"--port {port}"
+        raise ConfigurationError(f"{option}: {os.strerror(error.errno or 0).lower()}") from None
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def settings() -> dict[str, Any]:

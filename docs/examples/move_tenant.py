@@ -17,6 +17,7 @@ import urllib.request
 
 import psycopg
 
+import bulkhead
 from bulkhead.cells import CellMap, MapVersion, load, publish
 
 COLUMNS = "id, tenant, item, quantity, created"
@@ -61,7 +62,7 @@ def wait(routers: list[str], tenant: str, version: MapVersion, seconds: float = 
 
 def routed_by(router: str, tenant: str) -> MapVersion | None:
     """The version of the map that this router has."""
-    request = urllib.request.Request(f"{router}/health", headers={"X-Tenant-Id": tenant})  # noqa: S310  the operator's
+    request = urllib.request.Request(f"{router}/health", headers={"X-Tenant-ID": tenant})  # noqa: S310  the operator's
     try:
         with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
             headers = answer.headers
@@ -79,6 +80,9 @@ def say(what: str) -> None:
 def move(file: str, tenant: str, to: str, dsns: tuple[str, str], routers: list[str], longest: float = 5.0) -> CellMap:
     """All steps. `longest`: seconds that a request of the tenant may take; those under way are waited for."""
     now = load(file)
+    names = [cell.name for cell in now.router.cells]
+    if to not in names:
+        raise SystemExit(f"there is no cell {to!r} in {file}, which has {', '.join(names)}")
     states = {one: state for one, state in now.tenants.items() if one != tenant}
     pinned = now.router.replace(pins={**now.router.pins, tenant: to})
     with psycopg.connect(dsns[0], autocommit=True) as old, psycopg.connect(dsns[1], autocommit=True) as new:
@@ -111,7 +115,10 @@ if __name__ == "__main__":
     parser.add_argument("cell", help="the new cell")
     parser.add_argument("--from-dsn", required=True, help="database of the old cell")
     parser.add_argument("--to-dsn", required=True, help="database of the new cell")
-    parser.add_argument("--router", action="append", default=[], help="URL of a router; repeat it for each")
+    parser.add_argument("--router", action="append", default=[], help="URL of a router; may be repeated")
     parser.add_argument("--longest", type=float, default=5.0, help="seconds that a request may take (default 5)")
     given = parser.parse_args()
-    move(given.map, given.tenant, given.cell, (given.from_dsn, given.to_dsn), given.router, given.longest)
+    try:
+        move(given.map, given.tenant, given.cell, (given.from_dsn, given.to_dsn), given.router, given.longest)
+    except bulkhead.ConfigurationError as error:
+        raise SystemExit(str(error)) from None

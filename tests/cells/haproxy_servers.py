@@ -152,6 +152,6 @@ class Connection:
 
 def request(tenant: str, path: str = "/x", **headers: str) -> bytes:
     """A GET for this tenant; `_` in names of headers stands for `-`."""
-    lines = [f"GET {path} HTTP/1.1", "Host: shop.example", f"X-Tenant-Id: {tenant}"]
+    lines = [f"GET {path} HTTP/1.1", "Host: shop.example", f"X-Tenant-ID: {tenant}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     return "\r\n".join([*lines, "", ""]).encode()

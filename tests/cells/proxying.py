@@ -27,7 +27,7 @@ class Proxied:
     def get(self, path: str, tenant: str | None = "acme", method: str = "GET", **options: Any) -> httpx.Response:
         headers = options.pop("headers", {})
         if tenant is not None:
-            headers = {"X-Tenant-Id": tenant, **headers}
+            headers = {"X-Tenant-ID": tenant, **headers}
         return self.web.request(method, path, headers=headers, **options)
 
     def told(self, path: str, tenant: str | None = "acme", **options: Any) -> dict[str, list[str]]:

@@ -215,8 +215,14 @@ def test_publish_raises_the_version_and_the_epoch(run: Run) -> None:
         (["rebalance", "cells.toml", "--add", "eu-3"], "--add takes NAME=URL, not 'eu-3'"),
         (["rebalance", "cells.toml", "--add", "eu-1=http://x"], "cell 'eu-1': there is one of this name already"),
         (["rebalance", "cells.toml", "--add", "x=http://x", "--out", "nowhere/x.toml"], "nowhere/x.toml: No such file"),
-        (["publish", "cells.toml", "--to", "nowhere/x.toml"], "nowhere/x.toml: No such file"),
+        (["publish", "cells.toml", "--to", "nowhere/x.toml"], "nowhere/x.toml: cannot be written: No such file"),
         (["show", "cells.toml", "--tenant", ""], "this tenant id cannot be used: it is empty"),
+        (["show", "ftp://x/y"], "give an http(s) URL, not 'ftp://x/y'"),
+        (["haproxy", "ftp://x/y", "--out", "out"], "give an http(s) URL, not 'ftp://x/y'"),
+        (["rebalance", "cells.toml", "--add", "eu-9=foo"], "--add eu-9=foo: cell 'eu-9': url must be http"),
+        (["rebalance", "cells.toml", "--add", "x=http://u:hunter2@h"], "--add x=http://***@h: cell 'x': url must not"),
+        (["serve", "cells.toml", "--domain", "example.com"], "--source subdomain and --domain go together"),
+        (["serve", "cells.toml", "--source", "subdomain"], "--source subdomain and --domain go together"),
     ],
 )
 def test_wrong_use_says_what_is_wrong_and_exits_with_2(run: Run, arguments: list[str], says: str) -> None:
@@ -224,6 +230,53 @@ def test_wrong_use_says_what_is_wrong_and_exits_with_2(run: Run, arguments: list
     assert (status, out) == (2, "")
     assert "bulkhead: " in err
     assert says in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["serve", "--port", "99999"], "argument --port: '99999' is no port, 0 to 65535"),
+        (["serve", "--port", "-1"], "argument --port: "),
+        (["serve", "--read-timeout", "0"], "argument --read-timeout: must be a number of seconds, above 0, not 0.0"),
+        (["serve", "--connect-timeout", "nan"], "argument --connect-timeout: must be a number of seconds"),
+        (["serve", "--connect-timeout", "x"], "argument --connect-timeout: must be a number of seconds"),
+        (["serve", "--header", "a b"], "argument --header: 'a b' is no name of a header, of letters, digits and -"),
+        (["serve", "--cell-header", "é"], "argument --cell-header: 'é' is no name of a header"),
+        (["serve", "--trust", "foo"], "argument --trust: 'foo' is no network, such as 10.0.0.0/8"),
+        (["haproxy", "--out", "out", "--trust", "foo"], "argument --trust: 'foo' is no network"),
+        (["haproxy", "--out", "out", "--bind", ""], "argument --bind: is empty"),
+        (["haproxy", "--out", "out", "--stats-socket", "'"], 'argument --stats-socket: "\'" holds characters'),
+    ],
+)
+def test_a_wrong_option_is_told_by_its_name(
+    arguments: list[str], says: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        bulkhead.cli.main(["cells", *arguments, "cells.toml"])
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err
+    assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize("part", ["serve", "haproxy"])
+def test_usage_names_the_map_as_the_other_parts_do(part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        bulkhead.cli.main(["cells", part, "--help"])
+    told = capsys.readouterr().out
+    assert "MAP" in told.partition("\n\n")[0]
+    assert "X-Tenant-ID" in told
+    assert "may be repeated" in " ".join(told.split())
+
+
+def test_haproxy_reads_a_map_from_a_url(run: Run, folder: Path) -> None:
+    pytest.importorskip("httpx")
+    server = MapServer()
+    server.text = MAP
+    try:
+        assert run("haproxy", server.url, "--out", "out")[0] == 0
+    finally:
+        server.stop()
+    assert (folder / "out" / "haproxy.cfg").exists()
 
 
 @pytest.mark.parametrize("part", ["show", "diff", "rebalance", "promote", "publish"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import pytest
 from cells.cell_servers import Cells, cells
 
 import bulkhead
-from bulkhead.cells import haproxy
+from bulkhead.cells import MapUnavailableError, haproxy
 from bulkhead.cli import parser
 
 if TYPE_CHECKING:
@@ -47,6 +48,52 @@ def test_the_quick_start_of_routing_clients_runs_as_pasted(
     names["source"].stop()
     for tenant in ("acme", "globex"):
         assert tenant in two.apps[two.map.router.for_tenant(tenant).name].tenants
+
+
+def snippet(title: str, beginning: str) -> str:
+    found = re.findall(r"^```python\n(.*?)^```$", section(title), re.MULTILINE | re.DOTALL)
+    (one,) = (text for text in found if text.startswith(beginning))
+    return str(one)
+
+
+def test_a_map_in_code_gives_what_the_page_says() -> None:
+    names: dict[str, Any] = {}
+    text = snippet("Reading it", "from bulkhead.cells import Cell, CellMap, CellRouter\n")
+    exec(compile(text, "docs/cells.md", "exec"), names)  # noqa: S102  the page
+    for expression, comment in re.findall(r"^(router\..*)  # (.*)$", text, re.MULTILINE):
+        assert eval(expression, names) == eval(comment)  # noqa: S307  the page
+    assert (names["refused"].reason, names["refused"].retry_after) == ("moving", 1.0)
+
+
+def test_a_source_of_ones_own_runs_as_the_page_says(tmp_path: Path) -> None:
+    text = snippet("Reading it", "from bulkhead.cells import Cell, CellMap, CellRouter, MapSource")
+    text = text.replace("/var/lib/shop", str(tmp_path))
+    answers: list[Any] = [(7, [("eu-1", "https://eu-1.example.com")])]
+
+    def read_cells_table() -> Any:
+        if answers:
+            return answers.pop()
+        raise ConnectionError
+
+    names: dict[str, Any] = {"read_cells_table": read_cells_table}
+    exec(compile(text, "docs/cells.md", "exec"), names)  # noqa: S102  the page
+    with names["source"] as source:
+        assert source.current.version == 7
+        with pytest.raises(MapUnavailableError, match="the table of cells cannot be read"):
+            source.reload()
+    assert (tmp_path / "cells.toml").exists()
+
+
+def test_functions_of_the_page_are_public_and_their_arguments_are_theirs() -> None:
+    told = re.findall(r"^\| `(\w+)\((\w+)", section("The command"), re.MULTILINE)
+    assert {name for name, _ in told} == {"diff", "rebalance", "promote", "raise_version", "publish"}
+    for name, first in told:
+        assert next(iter(inspect.signature(getattr(bulkhead.cells, name)).parameters)) == first
+
+
+def test_every_public_name_of_cells_is_on_the_page() -> None:
+    missing = {name for name in bulkhead.cells.__all__ if not re.search(rf"\b{name}\b", PAGE)}
+    assert not missing
 
 
 def test_every_error_of_the_page_is_there() -> None:

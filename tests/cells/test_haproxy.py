@@ -73,7 +73,7 @@ def test_it_chooses_the_same_cell_for_10000_tenants(upstream: haproxy_servers.Ce
 def test_the_tenant_has_to_be_named_once(upstream: haproxy_servers.Cells) -> None:
     with Router(CellMap(router_of(upstream))) as router:
         connection = Connection(router.port)
-        assert connection.get("acme", X_Tenant_Id="other").status == 400
+        assert connection.get("acme", X_Tenant_ID="other").status == 400
         assert connection.get("").status == 400
         assert connection.get("x" * 257).status == 400
         assert connection.ask([b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"])[0].status == 400
@@ -120,12 +120,12 @@ def test_only_trusted_callers_choose_the_cell(upstream: haproxy_servers.Cells) -
 
 def test_names_with_underscores_are_nobodys_way_around_a_header() -> None:
     """See test_proxy_hostile.py."""
-    names = ("X_Tenant_Id", "x-tenant_id", "X_Forwarded_For", "X_Cell", "X-Cell", "Forwarded")
+    names = ("X_Tenant_ID", "x-tenant_id", "X_Forwarded_For", "X_Cell", "X-Cell", "Forwarded")
     with RawCell(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok") as cell:
         with Router(CellMap(CellRouter([Cell("one", cell.url)]))) as router:
             connection = Connection(router.port)
             lines = "".join(f"{name}: other\r\n" for name in (*names, "X_Own"))
-            asked = f"GET / HTTP/1.1\r\nHost: x\r\nX-Tenant-Id: acme\r\n{lines}\r\n"
+            asked = f"GET / HTTP/1.1\r\nHost: x\r\nX-Tenant-ID: acme\r\n{lines}\r\n"
             assert connection.ask([asked.encode()])[0].body == "ok"
             connection.close()
         (seen,) = cell.seen

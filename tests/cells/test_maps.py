@@ -41,6 +41,7 @@ def faults(text: str) -> str:
 ids = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=20)
 
 
+@pytest.mark.no_cover
 @given(
     st.integers(1, 2**63 - 1),
     st.integers(0, 2**63 - 1),
@@ -76,7 +77,7 @@ def test_what_is_written_is_read_again(
         ("version = 1\n[[cells]]\nname = 'a'", "cells 1 ('a').url is missing"),
         ("version = 1\n[[cells]]\nurl = 'http://h'", "cells 1.name is missing"),
         ("version = 1\n[[cells]]\nname = 'a'\nurl = 'http://h'\nslot = 1", "cells 1 ('a').slot is no key of a map"),
-        ("version = 1\n[[cells]]\nname = 'a'\nurl = 'http://h'\nslots = {}", "cells 1 ('a').slots must be a text"),
+        ("version = 1\n[[cells]]\nname = 'a'\nurl = 'http://h'\nslots = {}", "cell 'a': slots: {} is neither"),
         ("version = 1\n[[cells]]\nname = 'a'\nurl = 'http://h'\nslots = [[1]]", "cell 'a': slots: [1] is neither"),
         ("version = 1\n[[cells]]\nname = 'a'\nurl = 'http://h'\nslots = '0-9'", "no cell has slots 10-16383"),
         ("version = 1\n[[cells]]\nname = 7\nurl = 'http://h'", "cell 7: the name must be"),
@@ -106,6 +107,29 @@ def test_all_faults_of_a_file_are_told_at_once() -> None:
     for says in ("6 faults", "x is no key", "version is missing", "epoch must", "hash must", "pins.'acme'", "'globex'"):
         assert says in text
     assert text.count("\n  cells.toml: ") == 6
+
+
+def test_no_fault_of_a_cell_hides_another() -> None:
+    text = faults(
+        "version = 0\n[[cells]]\nurl = 'ftp://h'\nslots = '5-3'\nx = 1\n"
+        "[[cells]]\nname = 'a b'\nurl = 7\nstate = 'ill'\nslots = {}\n"
+        "[[cells]]\nname = 'c'\nslots = ['x', 7]\nstandby_url = 'h'\n"
+        "[[cells]]\nname = 'd'\nurl = 'http://d'\n[pins]\nacme = 'z'\n'' = 'z'"
+    )
+    for says in (
+        "version must", "cells 1.x is no key", "cells 1.name is missing", "cell 'unnamed-1': url must be http",
+        "cell 'unnamed-1': slots: '5-3' is inverted", "cell 'a b': the name must", "cell 'a b': url must be a text",
+        "cell 'a b': state must", "cell 'a b': slots: {} is neither", "cells 3 ('c').url is missing",
+        "cell 'c': slots: 'x' is neither", "cell 'c': standby_url must", "cell 'd': slots are missing",
+        "pins.'acme': there is no cell 'z'", "pins.'': there is no cell 'z'", "pins.'': this tenant id cannot be used",
+    ):  # fmt: skip
+        assert says in text
+    assert text.startswith("16 faults in a map of cells:")
+
+
+def test_seconds_are_written_as_people_write_them() -> None:
+    text = toml_text(made(retry_after=RetryAfter(2, 60.0, 0.5)))
+    assert '"moving" = 2\n"frozen" = 60\n"down" = 0.5\n' in text
 
 
 def test_a_file_that_is_not_there_or_no_text_is_an_error_with_its_name(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ class Work:
 
     def _run(self, step: Any) -> None:
         with httpx.Client(
-            base_url=self._url, headers={"X-Tenant-Id": self._tenant}, timeout=LONG, trust_env=False
+            base_url=self._url, headers={"X-Tenant-ID": self._tenant}, timeout=LONG, trust_env=False
         ) as client:
             while not self._ended.is_set():
                 try:
@@ -141,6 +141,23 @@ def test_a_tenant_moves_while_it_is_used_and_loses_nothing(shops: dict[str, tupl
     assert sorted(moved.made) == here
     assert min(moved.made) < RANGE <= max(moved.made), "orders from before and after, with one id each"
     assert sorted(stays.made) == ids(shops["one"][1], STAYS)
+
+
+@pytest.mark.parametrize(
+    ("map_file", "cell", "says"),
+    [
+        ("none.toml", "two", "none.toml: cannot be read: No such file or directory\n"),
+        ("cells.toml", "three", "there is no cell 'three' in cells.toml, which has one, two\n"),
+    ],
+)
+def test_the_example_says_what_is_wrong_with_its_arguments(tmp_path: Path, map_file: str, cell: str, says: str) -> None:
+    cells = [Cell("one", "http://one"), Cell("two", "http://two")]
+    (tmp_path / "cells.toml").write_text(toml_text(CellMap(CellRouter(cells))), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "move_tenant.py"), map_file, MOVED, cell, "--from-dsn", "", "--to-dsn", ""],
+        capture_output=True, text=True, check=False, timeout=50, env={"PYTHONPATH": str(ROOT)}, cwd=tmp_path,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, says)
 
 
 def ids(dsn: str, tenant: str) -> list[int]:

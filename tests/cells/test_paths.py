@@ -39,7 +39,9 @@ def router(base: str) -> CellRouter:
     return CellRouter([Cell("a", base)])
 
 
+@pytest.mark.no_cover
 @given(st.sampled_from(BASES), paths)
+@example(BASES[1], ".")
 @example(BASES[1], "//evil.com/x")
 @example(BASES[1], "/%2e%2e/x")
 @example(BASES[1], "..%2f..%5c")
@@ -58,7 +60,8 @@ def test_no_path_leaves_the_host_or_the_base_path(base: str, path: str) -> None:
     found, seen = urlsplit(url), httpx.URL(url)
     assert (found.scheme, found.netloc, found.fragment) == (cell.scheme, cell.netloc, "")
     assert (seen.scheme, seen.netloc, seen.fragment) == (cell.scheme, cell.netloc.encode(), "")
-    assert seen.raw_path.decode().startswith(cell.path.rstrip("/") + "/")
+    path_seen = seen.raw_path.decode()
+    assert (path_seen + "/").startswith(cell.path.rstrip("/") + "/"), "httpx takes /app/. for /app"
     text = found.path
     for _ in range(4):  # servers that decode once, twice, and then again
         for form in (text, text.replace("\\", "/")):

@@ -9,7 +9,7 @@ from counts import often
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bulkhead.cells import Cell, CellMap, CellRouter, MapVersion, diff, load, promote, publish, raised, rebalance
+from bulkhead.cells import Cell, CellMap, CellRouter, MapVersion, diff, load, promote, publish, raise_version, rebalance
 from bulkhead.cells.planning import counts
 from bulkhead.errors import ConfigurationError
 from bulkhead.hashing import SLOTS
@@ -45,6 +45,7 @@ def test_an_even_split_over_one_cell_more_moves_half_of_all_tenants_and_says_so(
     assert found.tenant_share == pytest.approx(0.5, abs=0.02)
 
 
+@pytest.mark.no_cover
 @settings(max_examples=often(20, 100))
 @given(st.integers(1, 12), st.integers(1, 4), st.data())
 def test_a_rebalance_takes_evenly_and_moves_nothing_between_old_cells(
@@ -149,13 +150,13 @@ def test_promote_switches_every_cell_in_one_step_and_only_once() -> None:
 
 def test_a_map_is_raised_only_if_it_has_to_be() -> None:
     low, high = even(2), even(2).replace(version=5, epoch=1)
-    assert raised(low, None) is not low
-    assert raised(low, None) == low
-    assert raised(low, high).stamp == MapVersion(1, 6)
-    assert raised(high, low) == high
-    assert raised(high, high).stamp == MapVersion(1, 6)
-    assert raised(low, high, new_epoch=True).stamp > high.stamp
-    assert raised(low, low, new_epoch=True).epoch == 1
+    assert raise_version(low, None) is not low
+    assert raise_version(low, None) == low
+    assert raise_version(low, high).stamp == MapVersion(1, 6)
+    assert raise_version(high, low) == high
+    assert raise_version(high, high).stamp == MapVersion(1, 6)
+    assert raise_version(low, high, new_epoch=True).stamp > high.stamp
+    assert raise_version(low, low, new_epoch=True).epoch == 1
 
 
 def test_publishing_over_what_is_no_map_is_an_error_and_changes_nothing(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, MutableMapping
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
-LINES = ("Host: shop.example", "X-Tenant-Id: acme")
+LINES = ("Host: shop.example", "X-Tenant-ID: acme")
 
 
 def router_of(cell: RawCell, name: str = "one") -> CellRouter:
@@ -77,12 +77,12 @@ def status(server: Proxied, *lines: str, body: bytes = b"", path: str = "/x") ->
         (["Content-Length: 2", "Content-Length: 3"], b"abc", 400),
         (["Content-Length: 2, 2"], b"ab", 400),
         (["Content-Length: +2"], b"ab", 400),
-        (["X-A: b", " X-Tenant-Id: other"], b"", 400),
-        (["X-A: b\rX-Tenant-Id: other"], b"", 400),
+        (["X-A: b", " X-Tenant-ID: other"], b"", 400),
+        (["X-A: b\rX-Tenant-ID: other"], b"", 400),
         (["X-A: b\0c"], b"", 400),
         (["Host: other.example"], b"", 400),
         (["Connection: Upgrade", "Upgrade: h2c", "Content-Length: 2"], b"ab", 501),
-        (["X-Tenant-Id: other"], b"", 400),
+        (["X-Tenant-ID: other"], b"", 400),
     ],
 )
 def test_what_could_be_read_in_two_ways_is_not_passed_on(
@@ -93,13 +93,13 @@ def test_what_could_be_read_in_two_ways_is_not_passed_on(
 
 
 def test_a_trailer_of_the_request_is_no_header(cell: RawCell, server: Proxied) -> None:
-    status(server, "Transfer-Encoding: chunked", body=b"2\r\nab\r\n0\r\nX-Tenant-Id: other\r\n\r\n")
+    status(server, "Transfer-Encoding: chunked", body=b"2\r\nab\r\n0\r\nX-Tenant-ID: other\r\n\r\n")
     assert b"other" not in cell.text
 
 
 def test_names_with_underscores_are_nobodys_way_around_a_header(cell: RawCell, server: Proxied) -> None:
-    """CGI, and so WSGI, spells X_Tenant_Id and X-Tenant-Id alike."""
-    names = ("X_Tenant_Id", "x-tenant_id", "X_Forwarded_For", "X_Cell", "Content_Length", "Transfer_Encoding")
+    """CGI, and so WSGI, spells X_Tenant_ID and X-Tenant-ID alike."""
+    names = ("X_Tenant_ID", "x-tenant_id", "X_Forwarded_For", "X_Cell", "Content_Length", "Transfer_Encoding")
     assert status(server, *(f"{name}: 9" for name in names), "X_Own: 1", "Content-Length: 2", body=b"ab") == 200
     assert b"x_own: 1" in cell.text
     assert not [name for name in names if name.lower().encode() + b":" in cell.text]
@@ -107,7 +107,7 @@ def test_names_with_underscores_are_nobodys_way_around_a_header(cell: RawCell, s
 
 
 def test_connection_cannot_take_away_what_the_proxy_says(cell: RawCell, server: Proxied) -> None:
-    assert status(server, "Connection: X-Tenant-Id, Via, X-Forwarded-For, Host, ,X-Own", "X-Own: 1") == 200
+    assert status(server, "Connection: X-Tenant-ID, Via, X-Forwarded-For, Host, ,X-Own", "X-Own: 1") == 200
     for said in (b"x-tenant-id: acme", b"via: ", b"x-forwarded-for: 127.0.0.1", b"host: shop.example"):
         assert said in cell.text
     assert b"x-own" not in cell.text

@@ -75,7 +75,7 @@ def two(_running: Cells, tmp_path: Path) -> Cells:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_it_follows_its_map_and_large_bodies_take_no_memory(two: Cells) -> None:
     tenant = two.tenant("a")
-    asked = {"X-Tenant-Id": tenant}
+    asked = {"X-Tenant-ID": tenant}
     with Serving(two.file) as server, httpx.Client(base_url=server.url, timeout=LONG, trust_env=False) as client:
         assert client.get("/who", headers=asked).json()["cell"] == "a"
         two.publish(router=two.pinned(**{tenant: "b"}))
@@ -104,6 +104,33 @@ def stands_still(app: object) -> bool:
 def test_it_says_what_is_wrong_and_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cells", "serve", str(tmp_path / "none.toml")]) == 2
     assert "none.toml" in capsys.readouterr().err
+
+
+def test_it_announces_the_address_that_it_listens_on(two: Cells) -> None:
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from bulkhead.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "cells", "serve", str(two.file), "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr
+            found = re.fullmatch(r"   version 0\.1, (http://127\.0\.0\.1:\d+)\n", process.stderr.readline())
+            assert found
+            asked = {"X-Tenant-ID": two.tenant("a")}
+            assert httpx.get(f"{found[1]}/who", headers=asked, timeout=LONG, trust_env=False).json()["cell"] == "a"
+        finally:
+            process.terminate()
+
+
+def test_a_port_in_use_and_a_host_that_is_none_are_told_by_their_options(
+    two: Cells, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["cells", "serve", str(two.file), "--port", str(port)]) == 2
+    assert capsys.readouterr().err == f"bulkhead: --port {port}: address already in use\n"
+    assert main(["cells", "serve", str(two.file), "--port", "0", "--host", "192.0.2.1"]) == 2
+    assert capsys.readouterr().err == "bulkhead: --host 192.0.2.1: cannot assign requested address\n"
+    assert main(["cells", "serve", str(two.file), "--port", "0", "--host", "a..b"]) == 2
+    assert capsys.readouterr().err.startswith("bulkhead: --host")
 
 
 def test_it_ends_by_sigterm(two: Cells) -> None:

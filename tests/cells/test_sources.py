@@ -28,6 +28,7 @@ from bulkhead.cells import (
 from bulkhead.cells.map_files import toml_text
 from bulkhead.cells.sources import as_source
 from bulkhead.errors import ConfigurationError
+from bulkhead.testing import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -271,6 +272,12 @@ def test_a_source_that_does_not_answer_is_given_up_in_time(server: MapServer, tm
         source.reload()
 
 
+def test_a_source_that_cannot_be_reached_says_why(tmp_path: Path) -> None:
+    with pytest.raises(MapUnavailableError, match=r"ConnectError: .*refused") as caught:
+        HttpSource(f"http://reader:hunter2@127.0.0.1:{free_port()}/cells.toml", tmp_path / "kept.toml")
+    assert "hunter" not in str(caught.value)
+
+
 def test_neither_log_nor_error_shows_the_credentials_of_the_url(
     server: MapServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -469,6 +476,18 @@ def test_json_is_read_as_well(tmp_path: Path) -> None:
     file = tmp_path / "cells.json"
     file.write_text(json.dumps({"version": 3, "cells": [{"name": "a", "url": "http://a"}]}), encoding="utf-8")
     assert FileSource(file).current == made(3)
+
+
+@pytest.mark.parametrize(("without", "lost"), [("httpx", "CellTransport"), ("aiohttp", "CellProxy")])
+def test_import_star_takes_what_can_be_imported(run_python: RunPython, without: str, lost: str) -> None:
+    source = """
+import sys
+sys.modules[sys.argv[1]] = None
+from bulkhead.cells import *
+assert CellRouter and FileSource
+assert sys.argv[2] not in globals()
+"""
+    assert run_python(source, without, lost).returncode == 0
 
 
 def test_httpx_is_imported_only_by_who_asks_by_http_and_its_absence_is_told(run_python: RunPython) -> None:

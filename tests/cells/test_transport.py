@@ -142,7 +142,7 @@ def test_the_tenant_header_of_the_caller_is_replaced(two: Cells, asking: Callabl
 def test_without_a_tenant_nothing_is_sent(two: Cells, asking: Callable[..., Asking]) -> None:
     client = asking(two.map)
     with pytest.raises(HttpxCellTenantError, match=r"outside any tenant.*extensions") as caught:
-        client.get("/who", headers={"X-Tenant-Id": "acme"})
+        client.get("/who", headers={"X-Tenant-ID": "acme"})
     assert isinstance(caught.value, httpx.HTTPError)
     assert isinstance(caught.value, bulkhead.UnknownTenantError)
     assert caught.value.request.url.path == "/who"
@@ -158,7 +158,7 @@ def test_other_hosts_are_asked_without_the_tenant_header(
     two: Cells, asking: Callable[..., Asking], http_server: HttpServer
 ) -> None:
     client = asking(two.map)
-    answer = client.get(http_server.url + "/echo", "acme", headers={"X-Tenant-Id": "acme", "X-Other": "1"})
+    answer = client.get(http_server.url + "/echo", "acme", headers={"X-Tenant-ID": "acme", "X-Other": "1"})
     told = {name.lower() for name in answer.json()["headers"]}
     assert "x-other" in told
     assert "x-tenant-id" not in told

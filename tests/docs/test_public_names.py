@@ -27,7 +27,7 @@ CELLS = """
     AsyncCellTransport Cell CellMap CellProxy CellRouter CellTransport CellUnavailableError Difference FileSource
     FixedSource HttpSource HttpxCellBusyError HttpxCellCircuitOpenError HttpxCellTenantError HttpxCellUnavailableError
     HttpxUnsafePathError MapSource MapUnavailableError MapVersion Refusal RetryAfter UnsafePathError diff load promote
-    publish raised rebalance
+    publish raise_version rebalance
 """
 PUBLIC = {
     "bulkhead": CORE,
