@@ -60,7 +60,10 @@ def close_after(environ: Any, start_response: object) -> None:
 
 
 class ChargedInput:
-    """A readable file: `read`, `readline`, `readlines`, `readinto`, iteration. Each raises QuotaExceeded."""
+    """A readable file: `read`, `readline`, `readlines`, `readinto`, iteration. Each raises QuotaExceeded.
+
+    Django (6.1 and later) asks a body how long it is by `seek`, if it is `seekable`.
+    """
 
     def __init__(self, inner: Any, upload: Upload) -> None:
         self._inner, self._upload = inner, upload
@@ -100,6 +103,16 @@ class ChargedInput:
         if not line:
             raise StopIteration
         return line
+
+    def seekable(self) -> bool:
+        """Can one go to another place in it? Where a server or a framework has collected the body before."""
+        asked = getattr(self._inner, "seekable", None)
+        return asked is not None and bool(asked())
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        """Go there, as in a file. What is read again is charged again."""
+        self._given = self._inner.seek(offset, whence)
+        return self._given
 
     def drop_the_rest(self, length: str | None) -> None:
         """Read on and keep nothing, if no more than a megabyte is left of this Content-Length.

@@ -16,6 +16,7 @@ from bulkhead.memory import cells
 from bulkhead.web.asgi import TenancyMiddleware
 from bulkhead.web.bodies import Upload, content_length
 from bulkhead.web.wsgi import TenancyMiddleware as WsgiMiddleware
+from bulkhead.web.wsgi_body import ChargedInput
 
 QUOTA = 100_000
 
@@ -154,3 +155,21 @@ async def test_an_answer_whose_sender_is_cancelled_is_sent_all_the_same() -> Non
         ("http.response.body", None, False),
     ]
     assert tracked() == 0
+
+
+@pytest.mark.parametrize("seekable", [True, False])
+def test_a_body_that_was_collected_before_tells_its_length_without_a_charge(seekable: bool) -> None:  # noqa: FBT001
+    """As Django 6.1 asks for it."""
+    collected = io.BytesIO(bytes(1000))
+    plain = io.BufferedReader(type("Pipe", (io.RawIOBase,), {"readable": lambda _: True})())
+    upload = Upload("acme")
+    body = ChargedInput(collected if seekable else plain, upload)
+    assert body.seekable() is seekable
+    if seekable:
+        assert body.seek(0, io.SEEK_END) == 1000
+        assert body.seek(0) == 0
+        assert cells.total_tracked_bytes == 0
+        assert len(body.read()) == 1000
+        assert cells.total_tracked_bytes > 1000
+    upload.end()
+    assert cells.total_tracked_bytes == 0
