@@ -126,6 +126,16 @@ def test_in_a_pipe_it_prints_plain_lines_a_table_of_80_columns_and_leaves_a_pict
     assert (demo.folder / "bulkhead-demo.svg").read_text(encoding="utf-8").startswith("<?xml")
 
 
+@contextlib.contextmanager
+def heard(number: signal.Signals) -> Iterator[None]:
+    """A test run in the background or below nohup ignores some signals, and so would what it starts."""
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
 @pytest.mark.parametrize(
     ("number", "scene", "moment", "seconds"),
     [
@@ -139,11 +149,8 @@ def test_in_a_pipe_it_prints_plain_lines_a_table_of_80_columns_and_leaves_a_pict
 def test_a_signal_at_any_moment_leaves_no_process_behind(
     demo: Demo, number: signal.Signals, scene: str, moment: str, seconds: float
 ) -> None:
-    before = signal.signal(number, signal.SIG_DFL)  # a test run below nohup ignores SIGHUP, and so would the demo
-    try:
+    with heard(number):
         process = demo.start("--seconds", "2", "--only", scene)
-    finally:
-        signal.signal(number, before)
     demo.wait_for(moment)
     time.sleep(seconds)
     process.send_signal(number)
@@ -164,7 +171,8 @@ def test_a_signal_while_it_still_loads_leaves_no_process_behind(demo: Demo, dela
 
 
 def test_more_signals_do_not_disturb_the_cleaning_up(demo: Demo) -> None:
-    process = demo.start("--seconds", "2", "--only", "database")
+    with heard(signal.SIGINT):
+        process = demo.start("--seconds", "2", "--only", "database")
     demo.wait_for("without protection")
     for _ in range(10):
         process.send_signal(signal.SIGINT)

@@ -205,6 +205,7 @@ def test_exceptions_sent_into_threads_that_enqueue_and_into_workers_lose_nothing
 ) -> None:
     monkeypatch.setattr(logging.getLogger("bulkhead"), "disabled", True)  # its handlers' locks are not taken by `with`
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # pytest's own would be interrupted, too
     ran: Counter[int] = Counter()
 
     @job(max_attempts=1000)

@@ -62,6 +62,7 @@ HOOKS = """
 import pathlib, threading
 
 timeout = 600
+graceful_timeout = 5  # a worker that has just been forked may not hear the signal
 
 
 def pre_fork(server, worker):
