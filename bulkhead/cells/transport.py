@@ -153,7 +153,7 @@ class CellTransport(_Routing[httpx.BaseTransport], httpx.BaseTransport):
                 tenancy.current.set(before)
         if resource.limits_time:
             unlimit_time(inner, request)
-        place.tell(request, response, str(now.stamp))
+        place.tell(request, response, self._places.stamp(now).decode())
         session = Body(permit, _SITE)
         if resource.settles:
             session.settle()
@@ -237,7 +237,7 @@ class AsyncCellTransport(_Routing[httpx.AsyncBaseTransport], httpx.AsyncBaseTran
                 tenancy.current.set(before)
         if resource.limits_time:
             unlimit_time(inner, request)
-        place.tell(request, response, str(now.stamp))
+        place.tell(request, response, self._places.stamp(now).decode())
         session = AsyncBody(permit, _SITE)
         if resource.settles:
             session.settle()

@@ -61,19 +61,27 @@ class Place:
             target = joined(self._base_path, url.raw_path.decode("ascii"))
         except UnsafePathError as error:
             raise HttpxUnsafePathError(*error.args, request=request) from None
+        return _made(request, self._url(target), self._headers(request, tenant.encode(), header))
+
+    def _headers(self, request: httpx.Request, tenant: bytes, header: tuple[bytes, bytes]) -> httpx.Headers:
         name, lower = header
-        headers = [(b"Host", self._netloc)]
-        for one in request.headers.raw:
-            key = one[0].lower()
+        host = self._netloc
+        headers = httpx.Headers(request.headers)
+        # As httpx keeps them for itself; to give it pairs instead takes longer than all the rest here.
+        triples = getattr(headers, "_list", None)
+        if triples is None:
+            triples = [(key, key.lower(), value) for key, value in request.headers.raw]
+        for _, key, value in triples:
             if key == b"host":
-                if one[1] != url.netloc:  # the caller's own
-                    headers[0] = one
-            elif key != lower:
-                headers.append(one)
-        headers.append((name, tenant.encode()))
-        return httpx.Request(
-            request.method, self._url(target), headers=headers, stream=request.stream, extensions=request.extensions
-        )
+                if value != request.url.netloc:  # the caller's own
+                    host = value
+                break
+        kept = [one for one in triples if one[1] != b"host" and one[1] != lower]
+        triples = [(b"Host", b"host", host), *kept, (name, lower, tenant)]
+        if not hasattr(headers, "_list"):
+            return httpx.Headers([(key, value) for key, _, value in triples])
+        headers._list = triples  # noqa: SLF001
+        return headers
 
     def _url(self, target: str) -> httpx.URL:
         if self._reference is None:
@@ -91,6 +99,13 @@ class Place:
             if location is not None:
                 public = f"{request.url.scheme}://{request.url.netloc.decode('ascii')}"
                 response.headers["location"] = local(location, self.cell, public)
+
+
+def _made(request: httpx.Request, url: httpx.URL, headers: httpx.Headers) -> httpx.Request:
+    """A copy of the request with these instead of its own, without another look at what was checked before."""
+    made = httpx.Request.__new__(httpx.Request)
+    made.__dict__.update(request.__dict__, url=url, headers=headers, extensions={**request.extensions})
+    return made
 
 
 def elsewhere(request: httpx.Request, header: tuple[bytes, bytes]) -> httpx.Request:
