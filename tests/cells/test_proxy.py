@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
-from cells.cell_servers import Cells, cells, until
+from cells.cell_servers import Cells, until
 
 pytest.importorskip("aiohttp")
 from cells.proxying import first_line, proxy
@@ -18,33 +18,9 @@ from bulkhead.cells.sources import FileSource
 from bulkhead.testing.processes import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from bulkhead.testing import HttpServer
 
 LOCAL = ["127.0.0.0/8"]
-
-
-@pytest.fixture(scope="module")
-def _running() -> Iterator[Cells]:
-    with cells(base="/app") as found:
-        yield found
-
-
-@pytest.fixture
-def two(_running: Cells, tmp_path: Path) -> Cells:
-    """Two cells below /app."""
-    _running.reset(tmp_path)
-    return _running
-
-
-@pytest.fixture(autouse=True)
-def _unregistered() -> Iterator[None]:
-    yield
-    for identifier in bulkhead.resources():
-        if identifier.startswith("cell:"):
-            bulkhead.unregister(identifier)
 
 
 def test_a_request_reaches_the_cell_of_its_tenant(two: Cells) -> None:

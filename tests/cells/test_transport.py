@@ -10,7 +10,6 @@ from uuid import UUID
 
 import httpx
 import pytest
-from cells.cell_servers import Cells, cells
 
 import bulkhead
 from bulkhead.cells.maps import CellMap
@@ -28,30 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from cells.cell_servers import Cells
+
     from bulkhead.testing import HttpServer
 
 LONG = 30.0
-
-
-@pytest.fixture(scope="module")
-def _running() -> Iterator[Cells]:
-    with cells(base="/app") as found:
-        yield found
-
-
-@pytest.fixture
-def two(_running: Cells, tmp_path: Path) -> Cells:
-    """Two cells below /app."""
-    _running.reset(tmp_path)
-    return _running
-
-
-@pytest.fixture(autouse=True)
-def _unregistered() -> Iterator[None]:
-    yield
-    for identifier in bulkhead.resources():
-        if identifier.startswith("cell:"):
-            bulkhead.unregister(identifier)
 
 
 class Asking:

@@ -1,0 +1,35 @@
+"""Two cells, real HTTP servers, for a file of tests; and no resource of a cell is left to the next test."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from cells.cell_servers import Cells, cells
+
+import bulkhead
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def _running() -> Iterator[Cells]:
+    with cells(base="/app") as found:
+        yield found
+
+
+@pytest.fixture
+def two(_running: Cells, tmp_path: Path) -> Cells:
+    """Two cells below /app."""
+    _running.reset(tmp_path)
+    return _running
+
+
+@pytest.fixture(autouse=True)
+def _unregistered() -> Iterator[None]:
+    yield
+    for identifier in bulkhead.resources():
+        if identifier.startswith("cell:"):
+            bulkhead.unregister(identifier)
