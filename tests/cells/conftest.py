@@ -1,4 +1,4 @@
-"""Two cells, real HTTP servers, for a file of tests; and no resource of a cell is left to the next test."""
+"""Two cells, real HTTP servers, for a file of tests; and no resource of a cell that a test made is left to the next."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def two(_running: Cells, tmp_path: Path) -> Cells:
 
 @pytest.fixture(autouse=True)
 def _unregistered() -> Iterator[None]:
+    before = set(bulkhead.resources())
     yield
     for identifier in bulkhead.resources():
-        if identifier.startswith("cell:"):
+        if identifier.startswith("cell:") and identifier not in before:
             bulkhead.unregister(identifier)

@@ -33,6 +33,7 @@ def _running() -> Iterator[tuple[RawCell, Proxied]]:
         RawCell(OK, b"/silent") as cell,
         proxy(router_of(cell), error_threshold=1000, error_timeout=1, success_threshold=1) as server,
     ):
+        assert server.get("/first").text == "ok"  # from here on its resource is there
         yield cell, server
     for name in ("cell:one", "cell:two"):
         bulkhead.unregister(name)
