@@ -71,6 +71,30 @@ class _Routing(Generic[T]):
             raise HttpxCellUnavailableError(*facts, request=request)
         return self._places.of(now, cell)
 
+    def _answered(
+        self,
+        now: CellMap,
+        place: Place,
+        request: httpx.Request,
+        inner: httpx.Request,
+        response: httpx.Response,
+        body: Any,
+    ) -> httpx.Response:
+        """The response as the caller gets it. `body`: a Body or AsyncBody; whoever closes it ends the call."""
+        resource = place.resource
+        if resource.limits_time:
+            unlimit_time(inner, request)
+        place.tell(request, response, self._places.stamp(now).decode())
+        if resource.settles:
+            body.settle()
+        stream = response.stream
+        if response.is_closed or not isinstance(stream, body.kind):  # nobody is going to close it
+            body.end()
+        else:
+            body.inner = stream
+            response.stream = body
+        return response
+
     @staticmethod
     def _misdirected(now: CellMap, tenant: str, request: httpx.Request) -> HttpxCellUnavailableError:
         identifier = f"cell:{now.router.for_tenant(tenant).name}"
@@ -151,19 +175,7 @@ class CellTransport(_Routing[httpx.BaseTransport], httpx.BaseTransport):
         finally:
             if before != tenant:
                 tenancy.current.set(before)
-        if resource.limits_time:
-            unlimit_time(inner, request)
-        place.tell(request, response, self._places.stamp(now).decode())
-        session = Body(permit, _SITE)
-        if resource.settles:
-            session.settle()
-        stream = response.stream
-        if response.is_closed or not isinstance(stream, httpx.SyncByteStream):  # nobody is going to close it
-            session.end()
-        else:
-            session.inner = stream
-            response.stream = session
-        return response
+        return self._answered(now, place, request, inner, response, Body(permit, _SITE))
 
     def close(self) -> None:
         """Close the inner transport."""
@@ -235,19 +247,7 @@ class AsyncCellTransport(_Routing[httpx.AsyncBaseTransport], httpx.AsyncBaseTran
         finally:
             if before != tenant:
                 tenancy.current.set(before)
-        if resource.limits_time:
-            unlimit_time(inner, request)
-        place.tell(request, response, self._places.stamp(now).decode())
-        session = AsyncBody(permit, _SITE)
-        if resource.settles:
-            session.settle()
-        stream = response.stream
-        if response.is_closed or not isinstance(stream, httpx.AsyncByteStream):  # nobody is going to close it
-            session.end()
-        else:
-            session.inner = stream
-            response.stream = session
-        return response
+        return self._answered(now, place, request, inner, response, AsyncBody(permit, _SITE))
 
     async def aclose(self) -> None:
         """Close the inner transport."""
@@ -269,6 +269,7 @@ class AsyncCellTransport(_Routing[httpx.AsyncBaseTransport], httpx.AsyncBaseTran
 class Body(Session, httpx.SyncByteStream):
     """The body of a response. An error while it is read counts besides; `close` gives the tickets back."""
 
+    kind = httpx.SyncByteStream
     inner: httpx.SyncByteStream
 
     def __iter__(self) -> Iterator[bytes]:
@@ -289,6 +290,7 @@ class Body(Session, httpx.SyncByteStream):
 class AsyncBody(Session, httpx.AsyncByteStream):
     """The same of an asynchronous client."""
 
+    kind = httpx.AsyncByteStream
     inner: httpx.AsyncByteStream
 
     def __aiter__(self) -> AsyncIterator[bytes]:

@@ -5,7 +5,7 @@ The caller's request is never changed: it may be sent again, or by two tasks at 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import httpx
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 EXTENSION: Final = "tenant"
 REDIRECTS: Final = range(300, 400)
+_new = object.__new__
 _TIME_LIMITS: Final = ("connect", "read", "write", "pool")
 
 
@@ -41,15 +42,14 @@ def tenant_of(request: httpx.Request) -> str:
 class Place:
     """A cell, as requests to it need it."""
 
-    __slots__ = ("_base", "_base_path", "_netloc", "_reference", "cell", "resource")
+    __slots__ = ("_base", "_base_path", "_host", "_parsed", "cell", "resource")
 
     def __init__(self, cell: Cell, resource: Resource) -> None:
         self.cell, self.resource = cell, resource
         self._base = httpx.URL(cell.base)
-        self._netloc = self._base.netloc
+        self._host: tuple[bytes, bytes, bytes] = b"Host", b"host", self._base.netloc
         self._base_path = self._base.path.rstrip("/")
-        # The parsed form, which httpx keeps for itself: parsing a URL anew takes as long as a tenth of a request.
-        self._reference = getattr(self._base, "_uri_reference", None)
+        self._parsed = _parsed(self._base)
 
     def request(self, request: httpx.Request, tenant: str, header: tuple[bytes, bytes]) -> httpx.Request:
         """The same request for this cell. `header`: name of the tenant's, and that in lower case.
@@ -61,35 +61,44 @@ class Place:
             target = joined(self._base_path, url.raw_path.decode("ascii"))
         except UnsafePathError as error:
             raise HttpxUnsafePathError(*error.args, request=request) from None
-        return _made(request, self._url(target), self._headers(request, tenant.encode(), header))
+        made = _new(httpx.Request)  # without another look at what was checked before
+        made.__dict__ = {
+            **request.__dict__,
+            "url": self._url(target),
+            "headers": self._headers(request.headers, url, (*header, tenant.encode())),
+            "extensions": {**request.extensions},
+        }
+        return made
 
-    def _headers(self, request: httpx.Request, tenant: bytes, header: tuple[bytes, bytes]) -> httpx.Headers:
-        name, lower = header
-        host = self._netloc
-        headers = httpx.Headers(request.headers)
-        # As httpx keeps them for itself; to give it pairs instead takes longer than all the rest here.
-        triples = getattr(headers, "_list", None)
+    def _headers(self, given: httpx.Headers, url: httpx.URL, tenant: tuple[bytes, bytes, bytes]) -> httpx.Headers:
+        # Triples, as httpx keeps them for itself; to give it pairs instead takes longer than all the rest here.
+        triples = getattr(given, "_list", None)
         if triples is None:
-            triples = [(key, key.lower(), value) for key, value in request.headers.raw]
-        for _, key, value in triples:
+            triples = [(key, key.lower(), value) for key, value in given.raw]
+        lower, made = tenant[1], [self._host]
+        for one in triples:
+            key = one[1]
             if key == b"host":
-                if value != request.url.netloc:  # the caller's own
-                    host = value
-                break
-        kept = [one for one in triples if one[1] != b"host" and one[1] != lower]
-        triples = [(b"Host", b"host", host), *kept, (name, lower, tenant)]
+                if one[2] != url.netloc:
+                    made[0] = one  # the caller's own
+            elif key != lower:
+                made.append(one)
+        made.append(tenant)
+        headers = httpx.Headers()
         if not hasattr(headers, "_list"):
-            return httpx.Headers([(key, value) for key, _, value in triples])
-        headers._list = triples  # noqa: SLF001
+            return httpx.Headers([(key, value) for key, _, value in made])
+        headers._list = made  # noqa: SLF001
         return headers
 
     def _url(self, target: str) -> httpx.URL:
-        if self._reference is None:
+        if self._parsed is None:
             return self._base.copy_with(raw_path=target.encode())
+        kind, before, fragment = self._parsed
         path, mark, query = target.partition("?")
-        url = httpx.URL.__new__(httpx.URL)
-        url._uri_reference = self._reference._replace(path=path, query=query if mark else None)  # noqa: SLF001
-        return url
+        url: Any = _new(httpx.URL)
+        parsed = tuple.__new__(kind, (*before, path, query if mark else None, fragment))
+        url._uri_reference = parsed  # noqa: SLF001
+        return cast("httpx.URL", url)
 
     def tell(self, request: httpx.Request, response: httpx.Response, version: str) -> None:
         """Say in the response who answered, and bring a redirect within the cell back to the placeholder."""
@@ -101,11 +110,15 @@ class Place:
                 response.headers["location"] = local(location, self.cell, public)
 
 
-def _made(request: httpx.Request, url: httpx.URL, headers: httpx.Headers) -> httpx.Request:
-    """A copy of the request with these instead of its own, without another look at what was checked before."""
-    made = httpx.Request.__new__(httpx.Request)
-    made.__dict__.update(request.__dict__, url=url, headers=headers, extensions={**request.extensions})
-    return made
+def _parsed(url: httpx.URL) -> tuple[type[tuple[Any, ...]], tuple[Any, ...], str | None] | None:
+    """Of the parsed form that httpx keeps for itself: its class, what is before the path, the fragment.
+
+    Parsing a URL anew takes as long as a tenth of a request. None if this httpx keeps something else.
+    """
+    reference: Any = getattr(url, "_uri_reference", None)
+    if getattr(reference, "_fields", ())[-3:] != ("path", "query", "fragment"):
+        return None
+    return type(reference), tuple(reference)[:-3], reference.fragment
 
 
 def elsewhere(request: httpx.Request, header: tuple[bytes, bytes]) -> httpx.Request:
