@@ -114,7 +114,7 @@ class Ledger:
 
     def fold(self) -> None:
         """Take out what was lost."""
-        returned, owed = self.returned, self.owed
+        returned, owed, note = self.returned, self.owed, None
         while returned:
             try:
                 note = returned[_OLDEST]
@@ -123,7 +123,8 @@ class Ledger:
                     del owed[note]
                 del returned[_OLDEST]
             except TypeError:  # it never was in the books, so nobody has asked for its hash while it could tell
-                del returned[_OLDEST]
+                if returned and returned[_OLDEST] is note:  # else what was made for the error ran the garbage collector
+                    del returned[_OLDEST]
             except IndexError:  # another thread, or a signal handler, was here first
                 return
 
