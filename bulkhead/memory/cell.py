@@ -45,7 +45,7 @@ class Charge:
 
     def grow(self, size: int) -> None:
         """Charge that many bytes more. QuotaExceeded: nothing changed. ValueError: it was released already."""
-        if size.__class__ is not int or not 0 <= size <= MAXIMUM_BYTES:
+        if type(size) is not int or not 0 <= size <= MAXIMUM_BYTES:
             size = checked(size)
         cell = self.cell
         cell.follow()
@@ -95,7 +95,7 @@ class MemoryCell:
         QuotaExceeded: there is no room for them, and nothing changed; to reach the quota exactly is fine. 0 bytes are
         never refused. TypeError, ValueError for anything else.
         """
-        if size.__class__ is not int or not 0 <= size <= MAXIMUM_BYTES:
+        if type(size) is not int or not 0 <= size <= MAXIMUM_BYTES:
             size = checked(size)
         if self.rule is not self._rules.now:
             self.follow()

@@ -43,7 +43,7 @@ class Scratch(MutableMapping[str, Value]):
 
         QuotaExceeded: nothing changed. TypeError for other keys and values.
         """
-        if key.__class__ is not str:
+        if type(key) is not str:
             raise TypeError(f"a key is a str, not {type(key).__name__}")
         kept = _kept(value, copy=copy)
         cell = self._cell
@@ -84,7 +84,7 @@ class Scratch(MutableMapping[str, Value]):
 
     def setdefault(self, key: str, default: Value | None = None) -> Value:
         """The value that is there, else `default` inserted. QuotaExceeded, TypeError as `insert`."""
-        if key.__class__ is not str:
+        if type(key) is not str:
             raise TypeError(f"a key is a str, not {type(key).__name__}")
         cell = self._cell
         kept: Value | None = None
@@ -99,11 +99,12 @@ class Scratch(MutableMapping[str, Value]):
 
     def _take(self, key: str) -> Entry:
         ledger = self._cell.ledger
-        if key.__class__ is not str:
+        if not issubclass(type(key), str):
             raise KeyError(key)
+        plain = str.__str__(key)  # a member of a StrEnum finds its entry here too
         while True:
-            old = ledger.entries[key]
-            if ledger.remove(key, old):
+            old = ledger.entries[plain]
+            if ledger.remove(plain, old):
                 return old
 
     # ---- all of them
@@ -167,12 +168,13 @@ def _of(view: Any) -> Scratch:
     return scratch
 
 
-def _kept(value: object, *, copy: bool) -> Value:
+def _kept(value: Any, *, copy: bool) -> Value:
     """What the scratch keeps of this value."""
     if type(value) is bytes:
         return value
-    if not isinstance(value, (bytes, bytearray, memoryview)):
+    if not issubclass(type(value), (bytes, bytearray, memoryview)):  # isinstance would let in what stands for one
         raise TypeError(f"a value is bytes, a bytearray or a memoryview, not {type(value).__name__}")
     if not copy:
-        return value
+        kept: Value = value
+        return kept
     return memoryview(value).tobytes()  # bytes(value) would ask a subclass, which may answer with anything

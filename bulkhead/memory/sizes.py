@@ -28,9 +28,9 @@ def real_size(one: Any, size: Callable[[Any], int] | None = None) -> int:
     """
     if size is not None:
         return size(one)
-    if isinstance(one, _OWN_SIZE):
+    if issubclass(type(one), _OWN_SIZE):  # isinstance would take a proxy for what it stands for
         return getsizeof(one)
-    if isinstance(one, memoryview):
+    if type(one) is memoryview:
         return getsizeof(one) + one.nbytes
     try:
         return index(one.nbytes)
@@ -44,9 +44,9 @@ def real_size(one: Any, size: Callable[[Any], int] | None = None) -> int:
 
 def checked(size: object) -> int:
     """The number of bytes to charge. TypeError, ValueError."""
-    if isinstance(size, bool) or not isinstance(size, int):
+    if type(size) is bool or not issubclass(type(size), int):
         raise TypeError(f"a number of bytes is an int, not {type(size).__name__}")
-    exact = int.__int__(size)  # a subclass may compare and convert as it likes
+    exact = int.__int__(size)  # type: ignore[arg-type]  # a subclass may compare and convert as it likes
     if not 0 <= exact <= MAXIMUM_BYTES:
         raise ValueError(f"a number of bytes is from 0 to 2**63 - 1, not {shown(exact)}")
     return exact

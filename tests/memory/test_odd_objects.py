@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import pytest
+import wrapt
 from counts import often
 
 import bulkhead
@@ -64,6 +65,35 @@ def test_an_int_of_another_class_is_the_number_that_it_is(cell: MemoryCell) -> N
         with pytest.raises(ValueError, match=r"from 0 to 2\*\*63 - 1"):
             charge.grow(wrong)
     assert cell.tracked_bytes == 701
+
+
+def test_what_stands_for_a_number_is_no_number(cell: MemoryCell) -> None:
+    """Frameworks have lazy objects and proxies that name the class of what they stand for, which may change."""
+    proxy: Any = wrapt.ObjectProxy(700)
+    assert proxy.__class__ is int
+    charge = cell.charge(1)
+    for attempt in (
+        lambda: cell.charge(proxy),
+        lambda: charge.grow(proxy),
+        lambda: cell.charge_for("x", lambda _: proxy),
+    ):
+        with pytest.raises(TypeError, match="is an int, not ObjectProxy"):
+            attempt()
+    assert (cell.tracked_bytes, charge.bytes) == (1, 1)
+
+
+def test_what_stands_for_a_key_or_a_value_is_neither_and_has_no_known_size(cell: MemoryCell) -> None:
+    key: Any = wrapt.ObjectProxy("key")
+    value: Any = wrapt.ObjectProxy(bytearray(5000))
+    for insert in (lambda: cell.scratch.update({key: b"x"}), lambda: cell.scratch.setdefault(key, b"x")):
+        with pytest.raises(TypeError, match="a key is a str, not ObjectProxy"):
+            insert()
+    for copy in (True, False):
+        with pytest.raises(TypeError, match="a value is bytes, a bytearray or a memoryview, not ObjectProxy"):
+            cell.scratch.insert("key", value, copy=copy)
+    with pytest.raises(TypeError, match="the size of ObjectProxy is not known"):
+        cell.charge_for(value)
+    assert (cell.tracked_bytes, len(cell.scratch)) == (0, 0)
 
 
 def test_bytes_of_another_class_come_back_as_the_bytes_that_they_are(cell: MemoryCell) -> None:

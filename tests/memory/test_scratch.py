@@ -226,6 +226,15 @@ def test_a_key_is_a_plain_str(key: Any) -> None:
     assert one.tracked_bytes == 0
 
 
+def test_an_entry_that_is_found_by_a_str_of_another_class_is_removed_by_it_too() -> None:
+    one = cell()
+    for remove in (one.scratch.__delitem__, one.scratch.pop, lambda key: one.scratch.pop(key, None)):
+        one.scratch["a"] = b"x"
+        assert (Text("a") in one.scratch, one.scratch.get(Text("a"))) == (True, b"x")
+        remove(Text("a"))
+        assert (len(one.scratch), one.tracked_bytes) == (0, OVERHEAD)
+
+
 @pytest.mark.parametrize("value", ["text", None, 5, [1], array("b", [1])])
 def test_a_value_is_bytes_or_a_buffer(value: Any) -> None:
     one = cell()
