@@ -46,8 +46,7 @@ class _Cells(MemoryCells):
 
     def configure(self, **values: Unpack[MemoryOptions]) -> None:
         """As `MemoryCells.configure`. Reads no settings: it may be called before they are."""
-        given = checked(values, "memory.cells.configure")
-        self._given = self._given | given
+        self._give(checked(values, "memory.cells.configure"))
         if self._started:
             self._renew()
 

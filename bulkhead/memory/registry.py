@@ -85,7 +85,7 @@ class MemoryCells:
         The rows of the section [memory], in code also `tenant_quota_bytes` as a callable. ConfigurationError names the
         option that is wrong; then nothing changes.
         """
-        self._given = self._given | checked(values, "memory.cells.configure")
+        self._give(checked(values, "memory.cells.configure"))
         self._renew()
 
     @property
@@ -96,8 +96,13 @@ class MemoryCells:
     def on_change(self, function: Callable[[Memory], object]) -> Following:
         """Call the function with the options whenever others are in force. A bound method is held weakly."""
         one = Following(function)  # type: ignore[arg-type]  # keeps and calls it, whatever it takes
-        self._following = (*(each for each in self._following if each.function() is not None), one)
+        with self._lock:
+            self._following = (*(each for each in self._following if each.function() is not None), one)
         return one
+
+    def _give(self, given: dict[str, Any]) -> None:
+        with self._lock:  # or what another thread sets meanwhile would be forgotten
+            self._given = self._given | given
 
     def _merged(self) -> Memory:
         return Memory(**self._given)

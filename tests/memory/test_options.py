@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from stories import together
 
 import bulkhead
 from bulkhead import ConfigurationError, QuotaExceeded, settings
@@ -119,6 +122,41 @@ def test_options_in_code_are_checked_by_the_same_rows() -> None:
         with pytest.raises(ConfigurationError, match="tenant_quota_bytes must be a table"):
             make(quota_bytes=5, tenant_quota_bytes=int)
     assert cells.options.quota_bytes == 0, "nothing of it holds"
+
+
+@pytest.mark.parametrize("make", [lambda: cells, MemoryCells], ids=["of the process", "of its own"])
+def test_options_that_are_set_while_others_are_set_are_both_kept(make: Callable[[], MemoryCells]) -> None:
+    one = make()
+
+    class Table(dict[str, int]):
+        """Somebody else's turn comes while it is checked."""
+
+        def items(self) -> Any:
+            one.configure(max_cells=5)
+            return super().items()
+
+    one.configure(tenant_quota_bytes=Table(acme=7))
+    assert (one.options.max_cells, one.get_or_create("acme").quota_bytes) == (5, 7)
+
+
+def test_all_who_ask_at_the_same_time_are_told_of_changes() -> None:
+    one, told = MemoryCells(), list[int]()
+
+    def follow(first: int) -> None:
+        for number in range(first, first + 100):
+            one.on_change(partial(tell, number))
+
+    def tell(number: int, _: Memory) -> None:
+        told.append(number)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(5e-6)
+    try:
+        assert together(*[partial(follow, first) for first in range(0, 800, 100)]) == [None] * 8
+    finally:
+        sys.setswitchinterval(before)
+    one.configure(quota_bytes=5)
+    assert sorted(told) == [*range(800)]
 
 
 def test_a_table_has_quotas_by_name_0_is_none() -> None:
