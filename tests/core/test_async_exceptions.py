@@ -15,60 +15,16 @@ if TYPE_CHECKING:
     from conftest import RunPython
 
 STORM = """
-import asyncio, faulthandler, gc, random, signal, sys, threading, time, logging
+import gc, random, sys, threading, time, logging
 sys.path.insert(0, "tests")
-faulthandler.dump_traceback_later(110, exit=True)
 logging.disable(logging.CRITICAL)
 import bulkhead
 from bulkhead import nesting, tenancy
 from bulkhead.outcomes import DIRECT
 from stories import Boom, NEVER_OPENS, pools, hold, refused, resource, work_for
+from storms import interrupt, storm
 
 wanted = int(sys.argv[1])
-
-class Signal(BaseException):
-    pass
-
-armed, again = [0], [0.0]
-
-def handler(*_):
-    if armed[0] > 0:
-        armed[0] = armed[0] - 1 if again[0] else 0
-        if armed[0]:
-            signal.setitimer(signal.ITIMER_REAL, again[0])
-        raise Signal
-
-signal.signal(signal.SIGALRM, handler)
-
-def storm(body, low=0.00003, spread=0.0001, calls=400):
-    "Call body(rng) until `wanted` exceptions hit it."
-    hits, rng = [0], random.Random(7)
-    end = time.monotonic() + 40
-
-    def once():
-        again[0] = rng.choice((0, 2e-6, 1e-5, 2e-5))
-        armed[0] = 2
-        signal.setitimer(signal.ITIMER_REAL, low + rng.random() * spread)
-        for _ in range(calls):
-            body(rng)
-
-    def loop():
-        while hits[0] < wanted and time.monotonic() < end:
-            try:
-                once()
-            except Signal:
-                hits[0] += 1
-        armed[0] = 0
-        signal.setitimer(signal.ITIMER_REAL, 0)
-
-    while True:
-        try:
-            loop()
-            break
-        except Signal:
-            hits[0] += 1
-    assert hits[0] >= wanted / 20, hits  # a slow machine gets fewer in its time
-    return hits[0]
 
 def check(one, capacity=True):
     gc.collect()
@@ -151,12 +107,12 @@ tenancy.set_tenant("a")
 STORIES = {
     "a guarded call": """
 one = resource(**NEVER_OPENS, tickets=4, tenant_tickets=2)
-storm(swallow(one(flaky)))
+storm(swallow(one(flaky)), wanted)
 check(one)
 """,
     "nested calls": """
 one = resource(**NEVER_OPENS, tickets=4, tenant_tickets=2)
-storm(swallow(one(one(flaky))))
+storm(swallow(one(one(flaky))), wanted)
 check(one)
 """,
     "a permit": """
@@ -164,7 +120,7 @@ one = resource(**NEVER_OPENS, tickets=4, tenant_tickets=2)
 def body(rng):
     with one.permit():
         work(1)
-storm(body)
+storm(body, wanted)
 check(one)
 """,
     "the five of an adapter": """
@@ -179,7 +135,7 @@ def body(rng):
         raise
     give_shared(shared)
     give(ticket)
-storm(body)
+storm(body, wanted)
 check(one)
 """,
     "new tenants and eviction": """
@@ -191,7 +147,7 @@ def body(rng):
         call(rng.random())
     except (Boom, bulkhead.Rejected):
         pass
-storm(body)
+storm(body, wanted)
 check(one)
 """,
     "flapping circuits and probes": """
@@ -205,7 +161,7 @@ def body(rng):
         call(rng.random())
     except (Boom, bulkhead.Rejected):
         pass
-storm(body)
+storm(body, wanted)
 one.reset()
 check(one)
 """,
@@ -214,7 +170,7 @@ one = resource(tickets=4, tenant_tickets=2, error_threshold=1000, error_timeout=
                error_threshold_timeout_enabled=False, call_timeout=0.00005)
 one.clock = time.monotonic
 with bulkhead.subscribe(lambda event: None):
-    storm(swallow(one(flaky)))
+    storm(swallow(one(flaky)), wanted)
 check(one)
 """,
     "generators": """
@@ -234,7 +190,7 @@ def call(rng):
         body(rng)
     except (Boom, bulkhead.Rejected):
         pass
-storm(call)
+storm(call, wanted)
 check(one)
 """,
     "coroutines": """
@@ -251,7 +207,7 @@ def body(rng):
         pass
     finally:
         made.close()
-storm(body)
+storm(body, wanted)
 check(one)
 """,
     "waiting, with other threads": """
@@ -263,9 +219,8 @@ def body(rng):
         call(rng.random())
     except (Boom, bulkhead.Rejected):
         pass
-wanted = min(wanted, 3000)
 join = others(lambda rng: call(rng.random()))
-storm(body, low=0.0003, spread=0.001)
+storm(body, min(wanted, 3000), low=0.0003, spread=0.001)
 join()
 check(one)
 """,
@@ -292,7 +247,7 @@ def body(rng):
     except bulkhead.Rejected:
         pass
 join = others(other)
-storm(body)
+storm(body, wanted)
 join()
 assert not over, over
 check(one)
@@ -302,30 +257,19 @@ one = resource(tickets=4, tenant_tickets=2, maximum_tenants=3, error_threshold=3
                success_threshold=1)
 one.clock = time.monotonic
 call = one(flaky)
-calls = [0]
-rng2 = random.Random(3)
-def nested(*_):
-    calls[0] += 1
-    with work_for(f"t{rng2.randrange(12)}"):
+def nested(rng):
+    with work_for(f"t{rng.randrange(12)}"):
         try:
-            call(rng2.random())
+            call(rng.random())
         except (Boom, bulkhead.Rejected):
             pass
-    if armed[0]:
-        signal.setitimer(signal.ITIMER_REAL, 0.00003 + rng2.random() * 0.0001)
-signal.signal(signal.SIGALRM, nested)
-armed[0] = 1
-signal.setitimer(signal.ITIMER_REAL, 0.0001)
-rng, end = random.Random(9), time.monotonic() + 40
-while calls[0] < wanted and time.monotonic() < end:
+def body(rng):
     tenancy.set_tenant(f"t{rng.randrange(12)}")
     try:
         call(rng.random())
     except (Boom, bulkhead.Rejected):
         pass
-armed[0] = 0
-signal.setitimer(signal.ITIMER_REAL, 0)
-assert calls[0] > wanted / 20
+interrupt(nested, body, wanted)
 check(one)
 """,
 }
