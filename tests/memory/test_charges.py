@@ -104,6 +104,10 @@ def test_nothing_can_be_charged_over_a_lowered_quota_but_nothing() -> None:
     with pytest.raises(QuotaExceeded) as caught:
         one.charge(1)
     assert (caught.value.in_use, caught.value.quota) == (800, 500)
+    nothing = one.charge(0)
+    nothing.grow(0)
+    with pytest.raises(QuotaExceeded):
+        nothing.grow(1)
     kept.release()
     assert one.charge(500).bytes == 500
 

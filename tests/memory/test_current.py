@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from contextvars import Context, copy_context
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+from counts import often
 from stories import together
 
 import bulkhead
@@ -100,10 +102,23 @@ def test_threads_and_tasks_of_a_request_share_its_cell(held: request.Held) -> No
 
 
 def test_threads_that_ask_first_at_the_same_time_agree(held: request.Held) -> None:
-    for number in range(50):
-        with bulkhead.tenant(f"t{number}"):
-            found = together(*[partial(copy_context().run, mine) for _ in range(4)])
-            assert len(set(map(id, found))) == 1
+    """Also where each is handed another cell."""
+
+    def ask() -> list[MemoryCell]:
+        first = mine()
+        cells.evict(first.tenant)
+        return [first, mine()]
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for number in range(often(100, 2000)):
+            held.clear()
+            with bulkhead.tenant(f"t{number}"):
+                found = together(*[partial(copy_context().run, ask) for _ in range(8)])
+            assert len({id(cell) for pair in found for cell in pair}) == 1
+    finally:
+        sys.setswitchinterval(before)
 
 
 def test_detached_work_belongs_to_no_request(held: request.Held) -> None:
@@ -138,3 +153,13 @@ def test_the_cell_asked_for_last_goes_last() -> None:
         with bulkhead.tenant(tenant):
             mine()
     assert [cell.tenant for cell in cells] == ["a", "c"]
+
+
+def test_a_cell_that_was_asked_for_just_now_is_not_idle() -> None:
+    for tenant in ("a", "b"):
+        with bulkhead.tenant(tenant):
+            mine().used -= 100  # seconds ago
+    with bulkhead.tenant("a"):
+        mine()
+    assert cells.evict_idle_older_than(50) == 1
+    assert [cell.tenant for cell in cells] == ["a"]

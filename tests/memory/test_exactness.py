@@ -12,11 +12,12 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import pytest
-from counts import STRESS_SECONDS, STRESS_THREADS
+from counts import STRESS_SECONDS, STRESS_THREADS, often
 from stories import together
 
 import bulkhead
@@ -38,11 +39,21 @@ def _switch_often() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
-@pytest.fixture(params=[Ledger, LockedLedger], ids=["plain", "locked"])
+KINDS = [
+    pytest.param(
+        Ledger,
+        id="plain",
+        marks=pytest.mark.skipif(
+            not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="for interpreters with a global lock"
+        ),
+    ),
+    pytest.param(LockedLedger, id="locked"),
+]
+
+
+@pytest.fixture(params=KINDS)
 def _ledger(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both kinds of books; the plain ones are for interpreters with a global lock."""
-    if request.param is Ledger and not getattr(sys, "_is_gil_enabled", lambda: True)():
-        pytest.skip("threads are at once here")
+    """Both kinds of books."""
     monkeypatch.setattr("bulkhead.memory.cell.new_ledger", request.param)
 
 
@@ -132,6 +143,24 @@ def test_threads_use_one_scratch_and_the_books_agree() -> None:
 
 
 @pytest.mark.usefixtures("_ledger")
+def test_threads_that_take_out_entries_get_each_once_and_none_stays() -> None:
+    scratch = MemoryCells().get_or_create("acme").scratch
+
+    def take(_: int) -> list[str]:
+        keys: list[str] = []
+        with suppress(KeyError):
+            while True:
+                keys.append(scratch.popitem()[0])
+        assert not scratch, "it said that it is empty"
+        return keys
+
+    for _ in range(often(20, 200)):
+        scratch.update({str(number): b"x" for number in range(200)})
+        found = together(*[partial(take, number) for number in range(4)])
+        assert sorted(key for keys in found for key in keys) == sorted(str(number) for number in range(200))
+
+
+@pytest.mark.usefixtures("_ledger")
 def test_the_sum_of_all_cells_is_the_total_with_evictions_orders_and_changes_of_quotas() -> None:
     registry = MemoryCells(quota_bytes=500, max_cells=5, scratch_entry_overhead=10)
     end = time.monotonic() + STRESS_SECONDS
@@ -205,7 +234,9 @@ FORK = """
 import os, signal, sys, threading, time, traceback, warnings
 warnings.simplefilter("ignore")
 from bulkhead import QuotaExceeded
-from bulkhead.memory import MemoryCells, cells
+from bulkhead.memory import MemoryCells, cell, cells
+from bulkhead.memory.ledger import Ledger, LockedLedger
+cell.new_ledger = {"Ledger": Ledger, "LockedLedger": LockedLedger}[sys.argv[1]]
 
 def in_child(work):
     pid = os.fork()
@@ -222,7 +253,8 @@ def in_child(work):
 """
 
 
-def test_a_forked_child_has_the_cells_and_no_lock_is_taken(run_python: RunPython) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_forked_child_has_the_cells_and_no_lock_is_taken(run_python: RunPython, kind: type[Ledger]) -> None:
     run_python(
         FORK
         + """
@@ -260,7 +292,8 @@ stop.append(1)
 for thread in threads:
     thread.join(10)
 assert (cell.tracked_bytes, cells.rules.refused.value, cells.find("of the child")) == (60, 1, None)
-"""
+""",
+        kind.__name__,
     )
 
 

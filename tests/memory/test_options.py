@@ -139,6 +139,28 @@ def test_options_that_are_set_while_others_are_set_are_both_kept(make: Callable[
     assert (one.options.max_cells, one.get_or_create("acme").quota_bytes) == (5, 7)
 
 
+@pytest.fixture
+def _switch_often() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(5e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("_switch_often")
+def test_of_options_that_threads_set_at_the_same_time_those_hold_that_were_set_last() -> None:
+    one = MemoryCells()
+
+    def configure(first: int) -> None:
+        for number in range(first, first + 200):
+            one.configure(quota_bytes=number)
+
+    for _ in range(5):
+        assert together(*[partial(configure, first) for first in range(0, 1600, 200)]) == [None] * 8
+        assert one.options == Memory(**one._given)
+
+
+@pytest.mark.usefixtures("_switch_often")
 def test_all_who_ask_at_the_same_time_are_told_of_changes() -> None:
     one, told = MemoryCells(), list[int]()
 
@@ -149,12 +171,7 @@ def test_all_who_ask_at_the_same_time_are_told_of_changes() -> None:
     def tell(number: int, _: Memory) -> None:
         told.append(number)
 
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(5e-6)
-    try:
-        assert together(*[partial(follow, first) for first in range(0, 800, 100)]) == [None] * 8
-    finally:
-        sys.setswitchinterval(before)
+    assert together(*[partial(follow, first) for first in range(0, 800, 100)]) == [None] * 8
     one.configure(quota_bytes=5)
     assert sorted(told) == [*range(800)]
 
@@ -162,6 +179,7 @@ def test_all_who_ask_at_the_same_time_are_told_of_changes() -> None:
 def test_a_table_has_quotas_by_name_0_is_none() -> None:
     one = MemoryCells(quota_bytes=100, tenant_quota_bytes={"gold": 500, "free": 0, "7": 3})
     assert [one.get_or_create(tenant).quota_bytes for tenant in ("gold", "free", 7, "default")] == [500, 0, 3, 100]
+    assert one.get_or_create("free").charge(10**9).bytes == 10**9
 
 
 def test_a_callable_is_asked_once_for_each_tenant_and_again_after_a_change() -> None:
@@ -175,6 +193,7 @@ def test_a_callable_is_asked_once_for_each_tenant_and_again_after_a_change() -> 
     for _ in range(3):
         assert [one.get_or_create(tenant).quota_bytes for tenant in ("gold", "free", "other")] == [500, 0, 100]
         one.get_or_create("gold").charge(1).release()
+        one.get_or_create("free").charge(10**9).release()
     assert asked == ["gold", "free", "other"]
     one.configure(quota_bytes=200)
     assert one.get_or_create("other").quota_bytes == 200
