@@ -91,7 +91,10 @@ def interrupt(nested: Callable[[random.Random], object], body: Callable[[random.
 
 
 def _begin(handler: Callable[..., None]) -> None:
+    # Faulthandler starts a thread. CPython may forget a signal that another thread than the main one was given.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
     faulthandler.dump_traceback_later(HANG, exit=True)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     signal.signal(signal.SIGALRM, handler)
 
 

@@ -139,28 +139,6 @@ def test_options_that_are_set_while_others_are_set_are_both_kept(make: Callable[
     assert (one.options.max_cells, one.get_or_create("acme").quota_bytes) == (5, 7)
 
 
-@pytest.fixture
-def _switch_often() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(5e-6)
-    yield
-    sys.setswitchinterval(before)
-
-
-@pytest.mark.usefixtures("_switch_often")
-def test_of_options_that_threads_set_at_the_same_time_those_hold_that_were_set_last() -> None:
-    one = MemoryCells()
-
-    def configure(first: int) -> None:
-        for number in range(first, first + 200):
-            one.configure(quota_bytes=number)
-
-    for _ in range(5):
-        assert together(*[partial(configure, first) for first in range(0, 1600, 200)]) == [None] * 8
-        assert one.options == Memory(**one._given)
-
-
-@pytest.mark.usefixtures("_switch_often")
 def test_all_who_ask_at_the_same_time_are_told_of_changes() -> None:
     one, told = MemoryCells(), list[int]()
 
@@ -171,7 +149,12 @@ def test_all_who_ask_at_the_same_time_are_told_of_changes() -> None:
     def tell(number: int, _: Memory) -> None:
         told.append(number)
 
-    assert together(*[partial(follow, first) for first in range(0, 800, 100)]) == [None] * 8
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(5e-6)
+    try:
+        assert together(*[partial(follow, first) for first in range(0, 800, 100)]) == [None] * 8
+    finally:
+        sys.setswitchinterval(before)
     one.configure(quota_bytes=5)
     assert sorted(told) == [*range(800)]
 
