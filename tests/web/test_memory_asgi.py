@@ -1,27 +1,23 @@
-"""Memory cells of requests, and bodies that are charged to them: real applications on a real uvicorn."""
+"""Bodies that are charged to memory cells: FastAPI on a real uvicorn."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import logging
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
 from web.asgi_servers import Gate, client, in_use, of, serving
-from web.uploads import answer, chunk, uploading, without_end
+from web.uploads import answer, chunk, tracked, uploading, without_end
 
 import bulkhead
 from bulkhead import settings
-from bulkhead.memory import MemoryCell, cells, current_memory_cell
+from bulkhead.memory import cells
 from bulkhead.web.asgi import TenancyMiddleware
 
 pytest.importorskip("fastapi")
 from fastapi import Body, FastAPI, Request
-from starlette.background import BackgroundTask
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
-from starlette.websockets import WebSocket  # noqa: TC002  FastAPI looks at annotations
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -32,12 +28,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 QUOTA = 1_000_000
-PART = 33  # sys.getsizeof(b""): what a bytes object has beside its bytes, in CPython on 64 bits
-
-
-def tracked(tenant: str) -> int:
-    cell = cells.find(tenant)
-    return 0 if cell is None else cell.tracked_bytes
 
 
 def is_refusal(found: Answer) -> bool:
@@ -158,21 +148,6 @@ async def test_others_are_served_while_the_noisy_tenant_is_at_its_quota(
             await aeventually(lambda: in_use() == 0)
 
 
-async def test_a_client_that_is_gone_before_the_refusal_makes_no_error() -> None:
-    """On a server whose `send` raises then, as version 2.4 of ASGI has it."""
-    cells.configure(quota_bytes=1000, charge_bodies=True)
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await receive()
-
-    class Gone(Driven):
-        async def _send(self, message: Any) -> None:
-            raise OSError("the client is gone")
-
-    await Gone(app, b"a" * 2000).run()
-    assert tracked("acme") == 0
-
-
 async def test_a_body_whose_length_is_over_the_quota_is_refused_before_any_of_it_is_read() -> None:
     cells.configure(quota_bytes=QUOTA, charge_bodies=True)
     uploads = Uploads()
@@ -247,313 +222,3 @@ async def test_requests_without_a_body_without_a_tenant_and_to_public_paths_make
             assert (await web.post("/body", content=b"a" * 2000)).text == "2000"
             assert (await web.post("/bytes", content=b"a" * 2000, headers=of("acme"))).text == "2000"
     assert len(cells) == 0
-
-
-# ---- without a server: what is charged when
-
-
-class Driven:
-    """A request in the hands of the test."""
-
-    def __init__(self, app: Any, *parts: bytes, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
-        self._app = TenancyMiddleware(app, source="header")
-        self._parts = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
-        self._headers = [(b"x-tenant-id", b"acme"), *headers]
-        self.sent: list[Any] = []
-        self.received = 0
-
-    async def run(self) -> list[Any]:
-        await self._app({"type": "http", "path": "/", "headers": self._headers}, self._receive, self._send)
-        return self.sent
-
-    async def _receive(self) -> Any:
-        self.received += 1
-        return self._parts.pop(0) if self._parts else {"type": "http.request", "body": b"", "more_body": False}
-
-    async def _send(self, message: Any) -> None:
-        self.sent.append(message)
-
-
-async def ok(send: Any) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": []})
-    await send({"type": "http.response.body", "body": b"ok"})
-
-
-async def test_each_part_is_charged_with_its_real_size_before_the_application_has_it() -> None:
-    cells.configure(quota_bytes=QUOTA, charge_bodies=True)
-    seen = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        with bulkhead.tenant("somebody else"):  # whoever reads: the body is the request's
-            for _ in range(3):
-                await receive()
-                seen.append(tracked("acme"))
-        await ok(send)
-        seen.append(tracked("acme"))
-
-    await Driven(app, b"a" * 1000, b"b" * 500).run()
-    assert seen == [1000 + PART, 1500 + 2 * PART, 1500 + 2 * PART, 1500 + 2 * PART]
-    assert tracked("acme") == 0
-    assert cells.find("somebody else") is None
-    assert sys.getsizeof(b"") == PART
-
-
-async def test_a_body_may_reach_the_quota_exactly_and_not_pass_it_by_one_byte() -> None:
-    cells.configure(quota_bytes=2000 + 2 * PART, charge_bodies=True)
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        while (await receive()).get("more_body"):
-            pass
-        await ok(send)
-
-    assert (await Driven(app, b"a" * 1000, b"b" * 1000).run())[0]["status"] == 200
-    assert (await Driven(app, b"a" * 1000, b"b" * 1001).run())[0]["status"] == 503
-    assert (await Driven(app, b"a" * 1000, b"b" * 1000).run())[0]["status"] == 200
-
-
-async def test_a_refused_body_is_refused_again_and_no_more_of_it_is_read() -> None:
-    cells.configure(quota_bytes=1000, charge_bodies=True)
-    raised = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        for _ in range(3):
-            try:
-                await receive()
-            except bulkhead.QuotaExceeded as error:
-                raised.append((error.tenant, error.requested, error.in_use, error.quota, driven.received))
-        await ok(send)
-        assert (await receive())["type"] == "http.disconnect"
-        await ok(send)
-
-    driven = Driven(app, b"a" * 2000)
-    sent = await driven.run()
-    assert raised == [("acme", 2000 + PART, 0, 1000, 1)] * 3
-    assert [one["type"] for one in sent] == ["http.response.start", *["http.response.body"] * 2]
-    assert sent[0]["status"] == 503
-    assert [one.get("more_body", False) for one in sent[1:]] == [True, False]
-
-
-async def test_over_the_quota_after_the_response_began_the_response_is_the_applications() -> None:
-    cells.configure(quota_bytes=1000, charge_bodies=True)
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await receive()
-
-    driven = Driven(app, b"a" * 2000)
-    with pytest.raises(bulkhead.QuotaExceeded):
-        await driven.run()
-    assert [one["status"] for one in driven.sent] == [200]
-    assert tracked("acme") == 0
-
-
-async def test_an_application_that_is_cancelled_gives_every_byte_back() -> None:
-    cells.configure(quota_bytes=QUOTA, charge_bodies=True)
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await receive()
-        assert tracked("acme") == 1000 + PART
-        raise asyncio.CancelledError
-
-    driven = Driven(app, b"a" * 1000)
-    with pytest.raises(asyncio.CancelledError):
-        await driven.run()
-    assert tracked("acme") == 0
-    assert driven.sent == []
-
-
-async def test_http_2_has_no_connection_header() -> None:
-    cells.configure(quota_bytes=1000, charge_bodies=True)
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        scope["http_version"] = "2"
-        await receive()
-
-    driven = Driven(app, b"a" * 2000)
-    start = (await driven.run())[0]
-    assert start["status"] == 503
-    assert b"connection" not in dict(start["headers"])
-
-
-@pytest.mark.parametrize("length", ["", "x", "-5", "1e3", "9" * 5000, "0"])
-async def test_a_length_that_says_nothing_is_no_refusal(length: str) -> None:
-    cells.configure(quota_bytes=1000, charge_bodies=True)
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await ok(send)
-
-    driven = Driven(app, headers=((b"content-length", length.encode()),))
-    assert (await driven.run())[0]["status"] == 200
-
-
-# ---- a request and its cell
-
-
-async def test_a_request_keeps_the_cell_that_it_first_got_everywhere_in_it(aeventually: AsyncEventually) -> None:
-    """Evicted meanwhile: an order for the next request."""
-    seen: list[tuple[str, MemoryCell | None]] = []
-    first: list[MemoryCell | None] = []
-    app = FastAPI()
-    app.add_middleware(TenancyMiddleware, source="header")
-
-    def look(where: str) -> None:
-        seen.append((where, current_memory_cell()))
-
-    async def parts() -> AsyncIterator[bytes]:
-        look("streaming body")
-        yield b"a"
-        cells.evict("acme")
-        look("the next step")
-        yield b"b"
-
-    @app.get("/")
-    async def everywhere() -> StreamingResponse:
-        first.append(current_memory_cell())
-        assert cells.evict("acme") is first[-1]
-        look("handler")
-        async with asyncio.TaskGroup() as group:
-            group.create_task(asyncio.to_thread(look, "thread"))
-            group.create_task(asyncio.to_thread(bulkhead.carry(look), "carried"))
-        with bulkhead.tenant("other"):
-            other = current_memory_cell()
-            assert other is not first[-1]
-            cells.evict("other")
-            assert current_memory_cell() is other
-        return StreamingResponse(parts(), background=BackgroundTask(look, "background task"))
-
-    with serving(app) as server:
-        async with client(server) as web:
-            for _ in range(2):
-                seen.clear()
-                assert (await web.get("/", headers=of("acme"))).text == "ab"
-                await aeventually(lambda: len(seen) == 6)
-                assert {cell for _, cell in seen} == {first[-1]}, seen
-    assert first[0] is not None
-    assert first[1] is not first[0]
-    assert current_memory_cell() is None
-
-
-async def test_what_a_request_left_in_the_cell_is_there_for_the_next() -> None:
-    """Charges and scratch are the cell's, not the request's."""
-    app = FastAPI()
-    app.add_middleware(TenancyMiddleware, source="header")
-    kept: list[Any] = []
-
-    @app.post("/")
-    async def keep() -> None:
-        cell = current_memory_cell()
-        assert cell is not None
-        kept.append(cell.charge(100))
-        cell.scratch["page"] = b"x" * 50
-
-    @app.get("/")
-    async def look() -> list[Any]:
-        cell = current_memory_cell()
-        assert cell is not None
-        return [len(cell.scratch["page"]), cell.tracked_bytes > 150]
-
-    with serving(app) as server:
-        async with client(server) as web:
-            await web.post("/", headers=of("acme"))
-            assert (await web.get("/", headers=of("acme"))).json() == [50, True]
-            assert (await web.get("/", headers=of("other"))).status_code == 500
-    kept.clear()  # FastAPI keeps its functions, and with them this, for good
-
-
-async def test_a_handler_over_the_quota_is_a_503() -> None:
-    cells.configure(quota_bytes=1000)
-    app = FastAPI()
-    app.add_middleware(TenancyMiddleware, source="header", retry_after=3)
-
-    @app.get("/{size}")
-    async def use(size: int) -> int:
-        cell = current_memory_cell()
-        assert cell is not None
-        with cell.charge(size):
-            return cell.tracked_bytes
-
-    with serving(app) as server:
-        async with client(server) as web:
-            assert (await web.get("/1000", headers=of("acme"))).json() == 1000
-            refused = await web.get("/1001", headers=of("acme"))
-            assert (refused.status_code, refused.headers["retry-after"]) == (503, "3")
-            assert refused.json()["reason"] == "quota"
-            assert "connection" not in refused.headers  # nothing is unread
-            for hidden in ("acme", "1001", "1000"):
-                assert hidden not in refused.text
-    assert tracked("acme") == 0
-
-
-async def test_in_process_requests_leave_no_cell_behind_in_the_task_that_made_them() -> None:
-    """A client without a server runs the application in its own task and context."""
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await ok(send)
-
-    await Driven(app).run()
-    with bulkhead.tenant("acme"):
-        before = current_memory_cell()
-        cells.evict("acme")
-        assert current_memory_cell() is not before
-
-
-async def test_a_websocket_keeps_its_cell_and_its_messages_are_not_charged() -> None:
-    websockets = pytest.importorskip("websockets")
-    cells.configure(quota_bytes=1000, charge_bodies=True)
-    app = FastAPI()
-    app.add_middleware(TenancyMiddleware, source="header")
-
-    async def echo(socket: WebSocket) -> None:
-        await socket.accept()
-        first = current_memory_cell()
-        assert first is not None
-        for _ in range(2):
-            size = len(await socket.receive_bytes())
-            same = current_memory_cell() is first
-            await socket.send_json([size, first.tracked_bytes, same])
-            cells.evict("acme")
-        await socket.close()
-
-    app.add_api_websocket_route("/", echo)
-    with serving(app) as server:
-        async with websockets.connect(server.ws, additional_headers=of("acme")) as web:
-            for _ in range(2):
-                await web.send(b"a" * 2000)
-                assert json.loads(await web.recv()) == [2000, 0, True]
-
-
-# ---- settings that make no sense
-
-
-def warnings(caplog: pytest.LogCaptureFixture) -> list[Any]:
-    return [
-        getattr(one, "bulkhead_setting", None)
-        for one in caplog.records
-        if getattr(one, "bulkhead_event", "") == "settings_warning"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("options", "memory", "warned"),
-    [
-        ({"source": "header"}, {"max_cells": 0}, ["memory.max_cells"]),
-        ({"source": "subdomain", "domain": "example.com"}, {"max_cells": 0}, ["memory.max_cells"]),
-        ({"source": lambda scope: None}, {"max_cells": 0}, []),
-        ({"source": "header"}, {"max_cells": 0, "enabled": False}, []),
-        ({"source": "header"}, {"max_cells": 1000}, []),
-        ({"source": "header"}, {"charge_bodies": True}, ["memory.charge_bodies"]),
-        ({"source": "header"}, {"charge_bodies": True, "quota_bytes": 1}, []),
-        ({"source": "header"}, {"charge_bodies": True, "tenant_quota_bytes": {"acme": 1}}, []),
-        ({"source": "header"}, {"charge_bodies": True, "tenant_quota_bytes": len}, []),
-        ({"enabled": False}, {"charge_bodies": True, "max_cells": 0}, []),
-    ],
-)
-def test_what_bounds_nothing_is_said_once(
-    options: dict[str, Any], memory: dict[str, Any], warned: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.WARNING, "bulkhead")
-    cells.configure(**memory)
-    middleware = TenancyMiddleware(lambda *_: None, **options)  # type: ignore[arg-type]
-    cells.configure(idle_ttl_secs=5.0)  # a change: the plan is made anew
-    assert warnings(caplog) == warned
-    assert middleware is not None

@@ -10,6 +10,7 @@ from wsgiref.util import setup_testing_defaults
 
 import pytest
 from counts import often
+from web.uploads import tracked
 
 import bulkhead
 from bulkhead.memory import cells
@@ -19,12 +20,6 @@ from bulkhead.web.wsgi import TenancyMiddleware as WsgiMiddleware
 from bulkhead.web.wsgi_body import ChargedInput
 
 QUOTA = 100_000
-
-
-def tracked() -> int:
-    """Bytes in use, of the cell that the tenant has now."""
-    cell = cells.find("acme")
-    return 0 if cell is None else cell.tracked_bytes
 
 
 @pytest.mark.parametrize(

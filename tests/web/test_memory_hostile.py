@@ -10,7 +10,7 @@ from weakref import ref
 
 import pytest
 from web.asgi_servers import Gate, serving
-from web.uploads import LONG, answer, chunk, uploading
+from web.uploads import LONG, answer, chunk, tracked, uploading
 
 import bulkhead
 from bulkhead.memory import cells
@@ -96,12 +96,6 @@ def server(running: tuple[Served, Place], app: Application) -> Served:
     return server
 
 
-def tracked() -> int:
-    """Bytes in use, of the cell that the tenant has now."""
-    cell = cells.find("noisy")
-    return 0 if cell is None else cell.tracked_bytes
-
-
 def exchange(port: int, data: bytes, *, ends: bool = True) -> bytes:
     """Send this, and what comes back until the server closes the connection. `ends`: the client sends no more."""
     with socket.create_connection(("127.0.0.1", port), LONG) as connection:
@@ -139,7 +133,7 @@ async def test_a_refusal_is_the_last_answer_of_its_connection_whatever_the_reque
         assert found.count(b"HTTP/1.1") == 1
         assert b"connection: close" in found.lower()
         assert found.endswith(b"\r\n\r\n") is data.startswith(b"HEAD")
-    await aeventually(lambda: tracked() == 0)
+    await aeventually(lambda: tracked("noisy") == 0)
 
 
 async def test_a_client_that_waits_for_100_continue_is_refused_without_it(server: Served) -> None:
@@ -158,7 +152,7 @@ async def test_a_length_that_makes_no_sense_is_the_servers_to_refuse_and_nothing
         head = b"".join(b"Content-Length: %s\r\n" % each for each in lengths)
         found = await talk(server, b"POST / HTTP/1.1\r\n" + TENANT + head + b"\r\nabc")
         assert b" 500 " not in found.partition(b"\r\n")[0]
-    await aeventually(lambda: tracked() == 0)
+    await aeventually(lambda: tracked("noisy") == 0)
 
 
 async def test_a_length_that_nobody_can_send_is_over_every_quota(server: Served) -> None:
@@ -182,7 +176,7 @@ async def test_requests_that_follow_on_the_same_connection_are_served(
     assert [each.partition(b"HTTP")[0] for each in found.split(b"\r\n\r\n")[1:]] == [
         *(b"3", b"3", b"0", b"0", b"1000", b"0", b"3")
     ]
-    await aeventually(lambda: tracked() == 0)
+    await aeventually(lambda: tracked("noisy") == 0)
 
 
 async def test_wherever_the_client_hangs_up_every_byte_comes_back_and_no_object_stays(
@@ -194,7 +188,7 @@ async def test_wherever_the_client_hangs_up_every_byte_comes_back_and_no_object_
         with socket.create_connection(("127.0.0.1", server.port), LONG) as connection:
             connection.sendall(data[:cut])
     assert (await talk(server, data, ends=False)).startswith(b"HTTP/1.1 503 ")
-    await aeventually(lambda: tracked() == 0)
+    await aeventually(lambda: tracked("noisy") == 0)
     cell = cells.evict("noisy")
     assert cell is not None
     assert not cell.ledger.owed
@@ -221,7 +215,7 @@ async def test_an_order_to_evict_leaves_an_upload_its_cell_and_the_next_one_has_
         assert held is not None
         assert (await talk(server, request, ends=False)).startswith(b"HTTP/1.1 200 ")
         assert held.tracked_bytes > len(body)
-        await aeventually(lambda: tracked() == 0)
+        await aeventually(lambda: tracked("noisy") == 0)
         app.gate.open()
         found = await asyncio.to_thread(answer, connection)
         assert (found.status, found.body) == (200, b"70000")
@@ -234,7 +228,7 @@ async def test_a_body_on_its_way_is_charged_as_it_was_when_its_request_began(
     body = b"x" * 70_000
     with uploading(server.port, "/held", "noisy") as before:
         before.sendall(chunk(body))
-        await aeventually(lambda: tracked() > len(body))
+        await aeventually(lambda: tracked("noisy") > len(body))
         cells.configure(charge_bodies=False)
         before.sendall(chunk(b"x") + chunk(b""))
         with uploading(server.port, "/held", "noisy") as between:
@@ -243,9 +237,9 @@ async def test_a_body_on_its_way_is_charged_as_it_was_when_its_request_began(
             cells.configure(charge_bodies=True)
             between.sendall(chunk(OVER) + chunk(b""))
             await aeventually(lambda: app.gate.waiting == 2)
-            assert len(body) < tracked() <= QUOTA
+            assert len(body) < tracked("noisy") <= QUOTA
             app.gate.open()
             for connection, size in ((before, len(body) + 1), (between, 2 * len(OVER))):
                 found = await asyncio.to_thread(answer, connection)
                 assert (found.status, found.body) == (200, str(size).encode())
-    await aeventually(lambda: tracked() == 0)
+    await aeventually(lambda: tracked("noisy") == 0)

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 from web.served import client, is_refusal, new_gate, serving
-from web.uploads import chunk, uploading, without_end
-
-import bulkhead
-from bulkhead.memory import cells
-from bulkhead.web.wsgi import TenancyMiddleware
-from bulkhead.web.wsgi_body import ChargedInput
+from web.uploads import PART, chunk, uploading, without_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +16,6 @@ if TYPE_CHECKING:
     from web.served import Application
 
 QUOTA = 1_000_000
-PART = 33  # sys.getsizeof(b"")
 
 CELLS = """
 from gates import *
@@ -318,112 +310,3 @@ def test_flask_holds_a_bodys_charge_until_the_request_is_over(
             assert connection.recv(12) == b"HTTP/1.1 200"
         web.until(lambda: cell(flask, tenant)[0] == 0)
         assert web.get("/steps", tenant).text == "True True True "
-
-
-# ---- without a server
-
-
-@pytest.fixture
-def charged() -> Any:
-    """`charged(body)`: a ChargedInput, and what a middleware has for its request."""
-    from bulkhead.web.bodies import Upload  # noqa: PLC0415
-
-    def make(body: bytes, quota: int = 0) -> tuple[ChargedInput, Upload]:
-        cells.configure(quota_bytes=quota)
-        upload = Upload("acme")
-        return ChargedInput(io.BytesIO(body), upload), upload
-
-    return make
-
-
-def tracked() -> int:
-    found = cells.find("acme")
-    return 0 if found is None else found.tracked_bytes
-
-
-BODY = b"one\ntwo\n" + b"3" * 200_000 + b"\nfour"
-
-
-@pytest.mark.parametrize(
-    "how",
-    [
-        lambda file: [file.read()],
-        lambda file: [file.read(-1)],
-        lambda file: [file.read(None)],
-        lambda file: [file.read(0), file.read(3), file.read(10**9), file.read(5), file.read()],
-        lambda file: [file.readline(), file.readline(2), file.readline(-1), file.readline(None), *file.readlines()],
-        lambda file: [*file],
-        lambda file: file.readlines(),
-        lambda file: [*file.readlines(1), *file.readlines(5), file.read(), *file.readlines()],
-        lambda file: [
-            file.readline(70_000),
-            file.readline(),
-            file.readline(70_000),
-            file.readline(70_000),
-            file.read(),
-        ],
-    ],
-)
-def test_a_charged_input_gives_what_the_file_would(how: Any, charged: Any) -> None:
-    file, upload = charged(BODY)
-    plain = how(io.BytesIO(BODY))
-    assert how(file) == plain
-    assert tracked() == sum(len(part) + PART for part in plain if part)
-    upload.end()
-    assert tracked() == 0
-
-
-def test_a_charged_input_fills_buffers(charged: Any) -> None:
-    file, _ = charged(BODY)
-    buffer = bytearray(10)
-    assert [file.readinto(buffer), bytes(buffer)] == [10, BODY[:10]]
-    assert file.readinto(memoryview(buffer)[:4]) == 4
-    assert bytes(buffer[:4]) == BODY[10:14]
-    assert file.readinto(bytearray(10**6)) == len(BODY) - 14
-    assert file.readinto(buffer) == 0
-
-
-@pytest.mark.parametrize("name", ["read", "readline", "readlines"])
-def test_what_is_read_raises_before_more_than_a_block_beyond_the_quota_is_held(name: str, charged: Any) -> None:
-    file, upload = charged(b"x" * 10_000_000, 100_000)
-    inner = file._inner
-    for _ in range(2):
-        with pytest.raises(bulkhead.QuotaExceeded) as caught:
-            getattr(file, name)()
-    assert caught.value.tenant == "acme"
-    assert inner.tell() <= 2 * 65_536
-    assert tracked() <= 100_000
-    upload.end()
-    assert tracked() == 0
-
-
-def test_many_small_parts_cost_one_charge(charged: Any) -> None:
-    file, upload = charged(b"x\n" * 1000)
-    assert len([*file]) == 1000
-    assert tracked() == 1000 * (2 + PART)
-    upload.end()
-    assert tracked() == 0
-
-
-def test_what_is_read_after_the_request_is_charged_to_nobody(charged: Any) -> None:
-    file, upload = charged(BODY)
-    upload.end()
-    assert file.read() == BODY
-    assert tracked() == 0
-
-
-def test_without_charge_bodies_the_input_is_the_servers_own() -> None:
-    seen: list[Any] = []
-
-    def app(environ: Any, start_response: Any) -> list[bytes]:
-        seen.append(environ["wsgi.input"])
-        start_response("200 OK", [])
-        return [b""]
-
-    with httpx.Client(
-        transport=httpx.WSGITransport(TenancyMiddleware(app, source="header")), base_url="http://x"
-    ) as web:
-        web.post("/", content=b"abc", headers={"X-Tenant-ID": "acme"})
-        cells.configure(quota_bytes=1000, charge_bodies=True)
-        web.post("/", content=b"abc", headers={"X-Tenant-ID": "acme"})
-    assert [isinstance(one, ChargedInput) for one in seen] == [False, True]

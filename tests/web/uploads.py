@@ -1,4 +1,7 @@
-"""Uploads as clients make them: one that never ends, one that is broken off. On raw sockets, so each byte is known."""
+"""Uploads as clients make them: one that never ends, one that is broken off. On raw sockets, so each byte is known.
+
+And what of them is charged, to be asked from where the application is.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,15 @@ import socket
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
+from bulkhead.memory import cells
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LONG = 30.0  # seconds; never waited for unless a test is about to fail
 BLOCK = b"x" * 65_536
 MOST = 500_000_000  # bytes; an upload that got so far was not refused
+PART = 33  # sys.getsizeof(b""): what a bytes object has beside its bytes, in CPython on 64 bits
 
 
 class Answer(NamedTuple):
@@ -87,3 +93,9 @@ def parsed(data: bytes) -> tuple[int, dict[str, str], bytes]:
     assert first, "no answer"
     pairs = (line.partition(": ") for line in lines)
     return int(first.split()[1]), {name.lower(): value for name, _, value in pairs}, body
+
+
+def tracked(tenant: str = "acme") -> int:
+    """Bytes in use, of the cell that the tenant has now."""
+    cell = cells.find(tenant)
+    return 0 if cell is None else cell.tracked_bytes
