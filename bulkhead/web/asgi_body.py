@@ -8,9 +8,9 @@ on: a request without it has nothing of this on its way.
 from __future__ import annotations
 
 import asyncio
-import sys
 from typing import TYPE_CHECKING, Final
 
+from bulkhead.memory.sizes import real_size
 from bulkhead.request import current as of_request
 from bulkhead.web.bodies import Upload
 from bulkhead.web.edge import MARK
@@ -76,7 +76,7 @@ class _Exchange:
         self._look(message)
         part = message.get("body")
         if part:
-            self.upload.take(sys.getsizeof(part))
+            self.upload.take(real_size(part))
         return message
 
     async def send(self, message: Message) -> None:

@@ -92,8 +92,8 @@ class Upload:
         """The request's cell, whoever the code that reads works for; made by the first part of a body."""
         if self._cell is None:
             before = current.get()
-            current.set(self._tenant)
             try:
+                current.set(self._tenant)
                 self._cell = current_memory_cell()
             finally:
                 current.set(before)

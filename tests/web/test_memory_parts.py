@@ -66,6 +66,22 @@ async def test_each_part_is_charged_with_its_real_size_before_the_application_ha
     assert sys.getsizeof(b"") == PART
 
 
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+async def test_a_part_of_any_kind_is_charged_with_what_it_shows(kind: Any) -> None:
+    """Servers hand on bytes; what stands between may make something else of them."""
+    cells.configure(quota_bytes=10_000, charge_bodies=True)
+    seen = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive()).get("more_body"):
+            seen.append(tracked())
+        await ok(send)
+
+    assert (await Driven(app, kind(bytes(9000))).run())[0]["status"] == 200
+    assert 9000 < seen[0] <= 10_000
+    assert (await Driven(app, kind(bytes(10_000))).run())[0]["status"] == 503
+
+
 async def test_a_body_may_reach_the_quota_exactly_and_not_pass_it_by_one_byte() -> None:
     cells.configure(quota_bytes=2000 + 2 * PART, charge_bodies=True)
 
