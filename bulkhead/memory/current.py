@@ -98,7 +98,7 @@ def current_memory_cell() -> MemoryCell | None:
         except KeyError:
             pass
         else:
-            cell.used = monotonic()
+            cell.used = monotonic()  # two fifths of this call's time; nothing else tells idle cells from used ones
             return cell
     return _asked(tenant)
 

@@ -1,7 +1,7 @@
 """What holds for cells: quotas and the like, from the section [memory] of the settings and what code put over it.
 
 A `Rule` is made once and replaced as a whole, so a cell sees by one comparison that something has changed. A callable
-of the user's is asked by the cell that needs the answer, once for each tenant and rule, outside every lock.
+of the user's is asked by the cell that needs the answer, once for each cell and rule, outside every lock.
 """
 
 from __future__ import annotations

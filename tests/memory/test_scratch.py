@@ -45,6 +45,18 @@ def test_removal_frees_key_and_value_and_not_the_overhead() -> None:
     assert one.tracked_bytes == 4 * (KEY + HEAD + OVERHEAD)
 
 
+def test_what_was_charged_as_overhead_stays_when_the_overhead_is_changed() -> None:
+    registry = MemoryCells(scratch_entry_overhead=OVERHEAD)
+    one = registry.get_or_create("acme")
+    one.scratch["a"] = b""
+    registry.configure(scratch_entry_overhead=7)
+    one.scratch["b"] = b""
+    assert one.tracked_bytes == 2 * (KEY + HEAD) + OVERHEAD + 7
+    one.scratch.clear()
+    one.scratch["c"] = b""
+    assert one.tracked_bytes == KEY + HEAD + OVERHEAD + 7
+
+
 def test_a_replacement_is_charged_the_difference() -> None:
     one = cell(KEY + HEAD + 100 + OVERHEAD)
     one.scratch["a"] = b"x" * 50
