@@ -31,7 +31,7 @@ class Memory:
         None,
         "bytes",
         "the same for tenants by name; those that are not named have quota_bytes. A callable is asked once for each "
-        "tenant, and again after each change of the settings; None = quota_bytes",
+        "cell, and again after each change of the settings; None = quota_bytes",
         bytes_per_tenant(),
     )
     max_cells: int = row(
