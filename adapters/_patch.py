@@ -110,7 +110,8 @@ class Driver:
 
     def put(self, owner: Any, attribute: str, value: Any) -> None:
         """Put a value that is no function of the driver's (a parser in a table, an alias) where it can be restored."""
-        self._put(owner, attribute, value)
+        if not self._still_below(owner, attribute):
+            self._put(owner, attribute, value)
 
     def _unless_off(self, wrapper: Callable[[Any, Any, Any, Any], Any]) -> Callable[[Any, Any, Any, Any], Any]:
         def unless_off(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:

@@ -36,7 +36,7 @@ from adapters._psycopg_errors import (
 )
 from adapters._psycopg_limits import SLEEPS, Deadline, limited
 from adapters._psycopg_pool import MINIMUM, background, closed, in_worker, patch_pool
-from bulkhead.adapter import Late, Resource, inside, resolver
+from bulkhead.adapter import Late, Resource, inside, resolver, unmark
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -139,6 +139,22 @@ def _connect(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any)
         give_shared(shared)
         give(ticket)
     return _marked(connection, bound)
+
+
+def _connect_of_others(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+    """`psycopg.connect` as another tool has wrapped it: it leads to psycopg's own method, or to ours."""
+    bound = bind(kwargs.pop("bulkhead", None), args, kwargs)
+    if bound is None:
+        return _connect(wrapped, instance, args, {**kwargs, "bulkhead": False})
+
+    def connect(*args: Any, **kwargs: Any) -> Any:
+        around = _resource_now(bound).mark()
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            unmark(around)
+
+    return _connect(connect, instance, args, {**kwargs, "bulkhead": bound})
 
 
 async def _connect_async(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:  # noqa: ARG001
@@ -308,6 +324,7 @@ def _patch_driver() -> None:
     base = psycopg.Connection.__mro__[1]  # what both kinds of connection inherit from
     for name in ("bulkhead", "bulkhead_session", "bulkhead_cancelled", "bulkhead_checkout"):
         driver.put(base, name, None)
+    alias_is_plain = type(psycopg.connect) is type(psycopg.Connection.connect)
     for kind, connect, close in (
         (psycopg.Connection, _connect, _close),
         (psycopg.AsyncConnection, _connect_async, _close_async),
@@ -323,7 +340,10 @@ def _patch_driver() -> None:
             driver.replace(base, name, _cancel)
     driver.replace(psycopg.Transaction, "__enter__", _enter_transaction)
     driver.replace(psycopg.AsyncTransaction, "__aenter__", _enter_transaction_async)
-    driver.put(psycopg, "connect", psycopg.Connection.connect)  # bound when psycopg was imported
+    if alias_is_plain:
+        driver.put(psycopg, "connect", psycopg.Connection.connect)  # bound when psycopg was imported
+    else:
+        driver.wrap(psycopg, "connect", _connect_of_others)
     _patch.when_imported("psycopg_pool", _patch_pool)
 
 

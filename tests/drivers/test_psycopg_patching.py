@@ -109,3 +109,89 @@ from adapters._patch import foreign
 assert foreign(psycopg_pool.ConnectionPool.getconn) and foreign(psycopg_pool.AsyncConnectionPool.getconn)
 assert adapters.installed() == ["psycopg"], adapters.installed()
 """)
+
+
+FIRST = """
+import sys
+import psycopg, wrapt
+seen = []
+
+def tool(wrapped, instance, args, kwargs):
+    seen.append(1)
+    return wrapped(*args, **kwargs)
+
+{patch}
+theirs = psycopg.connect
+import bulkhead, adapters
+bulkhead.install("psycopg")
+outcomes = []
+bulkhead.subscribe(outcomes.append, bulkhead.events.Success)
+options = bulkhead.options(name="first", tickets=1, call_timeout=5)
+with psycopg.connect(sys.argv[1], **options) as connection:
+    assert connection.bulkhead is bulkhead.find("postgres:first")
+    assert (len(seen), len(outcomes)) == (1, 1), (seen, outcomes)
+    connection.bulkhead.open()
+    for refused in (lambda: connection.execute("SELECT 2"), lambda: psycopg.connect(sys.argv[1], **options)):
+        try:
+            refused()
+        except bulkhead.CircuitOpenError:
+            print("refused")
+assert len(seen) == 1
+psycopg.connect(sys.argv[1]).close()
+assert len(seen) == 2
+bulkhead.find("postgres:first").close()
+adapters.resolve(lambda *about: options["bulkhead"])
+del outcomes[:]
+psycopg.connect(sys.argv[1]).close()
+assert (len(seen), len(outcomes)) == (3, 1), (seen, outcomes)
+adapters.uninstall()
+assert psycopg.connect is theirs
+"""
+DYNAMIC = """
+def connect(*args, **kwargs):
+    seen.append(1)
+    return psycopg.Connection.connect(*args, **kwargs)
+
+psycopg.connect = connect
+"""
+
+
+@pytest.mark.parametrize(
+    "patch", ['wrapt.wrap_function_wrapper("psycopg", "connect", tool)', DYNAMIC], ids=["wrapt", "by hand"]
+)
+def test_a_tool_that_wrapped_connect_before_us_keeps_its_wrapper(
+    run_python: RunPython, postgres_server: PostgresServer, patch: str
+) -> None:
+    """Known fault 72. It sees each connect once, and one connect is one call, whatever its wrapper leads to."""
+    done = run_python(FIRST.replace("{patch}", patch), postgres_server.dsn)
+    assert done.stdout.split() == ["refused", "refused"]
+
+
+def test_a_tool_that_wrapped_connect_after_us_keeps_its_wrapper_when_we_come_back(
+    run_python: RunPython, postgres_server: PostgresServer
+) -> None:
+    run_python(
+        """
+import sys
+import bulkhead, adapters
+bulkhead.install("psycopg")
+import psycopg, wrapt
+seen = []
+
+def tool(wrapped, instance, args, kwargs):
+    seen.append(1)
+    return wrapped(*args, **kwargs)
+
+wrapt.wrap_function_wrapper("psycopg", "connect", tool)
+theirs = psycopg.connect
+adapters.uninstall()
+assert psycopg.connect is theirs
+bulkhead.install("psycopg")
+assert psycopg.connect is theirs
+options = bulkhead.options(name="after", tickets=1, call_timeout=5)
+with psycopg.connect(sys.argv[1], **options) as connection:
+    assert connection.bulkhead is bulkhead.find("postgres:after")
+assert seen == [1]
+""",
+        postgres_server.dsn,
+    )
