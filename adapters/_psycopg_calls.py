@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from bulkhead.adapter import Permit, Resource
 
 ACTIVE = int(pq.TransactionStatus.ACTIVE)
+LOST = int(pq.ConnStatus.BAD)
 OWN_CANCEL_SECONDS = 10.0  # a "query canceled" within this time after our side asked for it is no sign of slowness
 
 TEMPLATE = """
@@ -318,7 +319,17 @@ def _overran(connection: Any, gen: Any, resource: Resource, seconds: float | Non
 
 def _report(connection: Any, resource: Resource, error: BaseException) -> None:
     """A statement that had no permit failed."""
-    resource.report(_note(connection, resource, error), adapter.query)
+    error = _note(connection, resource, error)
+    if connection.pgconn.status != LOST or not _follows_a_failure(error, resource.identifier):
+        resource.report(error, adapter.query)
+
+
+def _follows_a_failure(error: BaseException, identifier: str) -> bool:
+    """Was this raised while clearing up after an error that counted? Then it is the same loss: `stream()` reads on."""
+    before = error.__context__
+    while before is not None and getattr(before, "bulkhead_identifier", None) != identifier:
+        before = before.__context__
+    return before is not None
 
 
 def _note(connection: Any, resource: Resource, error: BaseException) -> BaseException:
