@@ -20,9 +20,11 @@ def kind_of(command_name: Any, args: tuple[Any, ...]) -> str | None:
     name = command_name.decode() if isinstance(command_name, bytes) else str(command_name)
     kind = KINDS.get(name.upper())
     if kind == "blocks" and name.upper().startswith("XREAD"):
-        told = (one.decode(errors="replace") if isinstance(one, bytes) else one for one in args[1:])
-        blocks = any(isinstance(one, str) and one.upper() == "BLOCK" for one in told)
-        return "blocks" if blocks else None
+        for one in args[1:]:
+            word = one.decode(errors="replace") if isinstance(one, bytes) else one
+            if isinstance(word, str) and word.upper() in ("BLOCK", "STREAMS"):  # after STREAMS come the caller's keys
+                return "blocks" if word.upper() == "BLOCK" else None
+        return None
     return kind
 
 

@@ -77,6 +77,8 @@ def test_other_errors_of_a_blocking_command_count(flavour: Flavour, redis_server
         ("XREAD", ("XREAD", "BLOCK", 5, "STREAMS", "s", "$"), "blocks"),
         ("XREAD", ("XREAD", b"block", b"5", "STREAMS", "s", "$"), "blocks"),
         ("XREAD", ("XREAD", "STREAMS", "s", "$"), None),
+        ("XREAD", ("XREAD", "STREAMS", "block", "$"), None),  # a stream's name is the caller's choice
+        ("XREAD", ("XREAD", b"COUNT", b"1", b"streams", b"BLOCK", b"0"), None),
         ("XREADGROUP", ("XREADGROUP", "GROUP", "g", "c", "BLOCK", 1, "STREAMS", "s", ">"), "blocks"),
         (b"wait", (b"wait", 1, 100), "blocks"),
         ("UNWATCH", ("UNWATCH",), "free"),
