@@ -77,7 +77,7 @@ def bind(raw: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Resource
     host, port, dbname = _address(known)
     bound = adapter.bind(
         raw,
-        name=f"{host}:{port}/{dbname}",
+        name=_service(known) or f"{host}:{port}/{dbname}",
         host=host,
         port=int(port) if port.isdecimal() else None,
         extra={name: value for name, value in known.items() if name not in _SECRETS},
@@ -85,6 +85,12 @@ def bind(raw: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Resource
     if isinstance(bound, Resource):
         _warn_if_blind(bound)
     return bound
+
+
+def _service(known: dict[str, Any]) -> str | None:
+    """A service of libpq's file stands for an address that only libpq looks up: two of them are no one resource."""
+    service = known.get("service") or os.environ.get("PGSERVICE")
+    return f"service={service}" if service and not (known.get("host") or known.get("hostaddr")) else None
 
 
 def _address(known: dict[str, Any]) -> tuple[str, str, str]:

@@ -162,6 +162,8 @@ def bind(raw: object, engine: Engine) -> Resource | Late | None:
         host = hosts if isinstance(hosts, str) else ",".join(hosts)
     if backend == "sqlite":
         name = database or ":memory:"
+    elif host is None and (service := url.query.get("service")):  # of libpq's file, where the address is
+        name = f"service={service}"
     else:
         port = port or DEFAULT_PORTS.get(backend)
         name = (host or "localhost") + ("" if port is None else f":{port}") + (f"/{database}" if database else "")

@@ -87,12 +87,15 @@ def test_connections_of_others_are_untouched(postgres_server: PostgresServer) ->
         ("host=a,b port=1,2 dbname=shop", {}, "a,b:1,2/shop"),
         ("", {"PGHOST": "env.example", "PGPORT": "7000", "PGDATABASE": "envdb"}, "env.example:7000/envdb"),
         ("dbname=shop", {"PGHOST": "env.example"}, "env.example:5432/shop"),
+        ("service=shop-eu", {}, "service=shop-eu"),
+        ("", {"PGSERVICE": "shop-us"}, "service=shop-us"),
+        ("service=shop-eu host=db.example dbname=shop", {}, "db.example:5432/shop"),
     ],
 )
 def test_the_default_name_is_host_port_database(
     monkeypatch: pytest.MonkeyPatch, dsn: str, environment: dict[str, str], name: str
 ) -> None:
-    for variable in ("PGHOST", "PGPORT", "PGDATABASE", "PGUSER"):
+    for variable in ("PGHOST", "PGPORT", "PGDATABASE", "PGUSER", "PGSERVICE"):
         monkeypatch.delenv(variable, raising=False)
     for variable, value in environment.items():
         monkeypatch.setenv(variable, value)

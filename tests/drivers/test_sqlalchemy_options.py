@@ -183,6 +183,8 @@ def test_options_in_connect_args_are_the_drivers() -> None:
         ("postgresql+psycopg://joe:secret@db:6000/shop", "db:6000/shop"),
         ("postgresql+psycopg://joe:secret@/shop", "localhost:5432/shop"),
         ("postgresql+psycopg://joe:secret@/shop?host=a&host=b", "a,b:5432/shop"),
+        ("postgresql+psycopg://?service=shop-eu", "service=shop-eu"),
+        ("postgresql+psycopg://db/shop?service=shop-eu", "db:5432/shop"),
         ("sqlite:////var/lib/app.db", "/var/lib/app.db"),
         ("sqlite://", ":memory:"),
     ],
