@@ -32,7 +32,9 @@ DRIVERS: dict[str, tuple[str, ...]] = {
     "httpx": ("httpx",),
     "httpx2": ("httpx2",),  # the same library under another roof: classes of its own, so errors and patches of its own
 }
+DISTRIBUTIONS = {name: "SQLAlchemy" if name == "sqlalchemy" else name for name in DRIVERS}
 _wanted: set[str] = set()
+_left_alone: set[str] = set()
 _hooked: set[str] = set()
 
 
@@ -63,10 +65,30 @@ def _hook(name: str) -> Callable[[Any], object]:
 
 
 def _load(name: str) -> None:
-    adapter = importlib.import_module(f"adapters.{name}")
-    apply = getattr(adapter, "apply", None)
-    if apply is not None:  # else it is being imported right now, imports its driver, and applies itself at its end
-        apply()
+    """Import the adapter, which patches its driver. One that cannot be patched is left as it is, with one warning.
+
+    Never an error: this runs where the application imports the driver, which it may need unprotected.
+    """
+    if name in _left_alone:
+        return
+    known = Driver(name, DISTRIBUTIONS[name])
+    if f"adapters.{name}" not in sys.modules and not known.supported:
+        _left_alone.add(name)
+        known.leave_alone()
+        return
+    try:
+        adapter = importlib.import_module(f"adapters.{name}")
+        apply = getattr(adapter, "apply", None)
+        if apply is not None:  # else it is being imported right now, imports its driver, and applies itself at its end
+            apply()
+    except Exception:
+        _left_alone.add(name)
+        log.warning(
+            "[BULKHEAD] %s %s cannot be patched; it is left alone and its clients are unprotected",
+            known.distribution,
+            known.version,
+            exc_info=True,
+        )
 
 
 def _drivers() -> dict[str, Driver]:

@@ -22,13 +22,24 @@ log = logging.getLogger("bulkhead")
 DISTRIBUTION = "bulkhead-toolkit"
 MARK = "__bulkhead__"
 _ABSENT = object()
+# The first supported version of each distribution. Known here, because adapters cannot even be imported beside drivers
+# that are much older: they lack names that the adapters import.
+MINIMUM: dict[str, tuple[int, ...]] = {
+    "redis": (5, 2),
+    "psycopg": (3, 1, 20),
+    "psycopg-pool": (3, 2),
+    "SQLAlchemy": (2, 0, 58),
+    "httpx": (0, 27),
+    "httpx2": (2,),
+}
 
 
 class Driver:
     """The patches of one driver. `off`: uninstalled; wrappers that could not be removed pass through."""
 
-    def __init__(self, name: str, distribution: str, minimum: tuple[int, ...]) -> None:
-        self.name, self.distribution, self.minimum = name, distribution, minimum
+    def __init__(self, name: str, distribution: str, minimum: tuple[int, ...] | None = None) -> None:
+        self.name, self.distribution = name, distribution
+        self.minimum = MINIMUM[distribution] if minimum is None else minimum
         self.off = True
         self.applied = False
         self._warned = False
@@ -56,8 +67,20 @@ class Driver:
         if self.applied:
             return True
         if not self.supported:
-            if self._warned:
-                return False
+            self.leave_alone()
+            return False
+        self.off = False
+        self.applied = True
+        try:
+            patch()
+        except BaseException:
+            self.restore()  # all of a driver or nothing
+            raise
+        return True
+
+    def leave_alone(self) -> None:
+        """Say once that the installed version is not supported."""
+        if not self._warned:
             self._warned = True
             log.warning(
                 "[BULKHEAD] %s %s is not supported (%s or newer is); it is left alone and its clients are unprotected",
@@ -65,11 +88,6 @@ class Driver:
                 self.version,
                 ".".join(map(str, self.minimum)),
             )
-            return False
-        self.off = False
-        self.applied = True
-        patch()
-        return True
 
     def replace(self, owner: Any, attribute: str, make: Callable[[Any], Any]) -> None:
         """Put `make(original)` in the place of a plain function of a class or module."""

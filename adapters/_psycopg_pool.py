@@ -37,7 +37,6 @@ in_worker: ContextVar[bool] = ContextVar("bulkhead_psycopg_worker", default=Fals
 # Who connects now, by resource. `setdefault` is atomic enough: a second lock for one resource lets one connect more by.
 _turns: weakref.WeakKeyDictionary[Resource, threading.Lock] = weakref.WeakKeyDictionary()
 os.register_at_fork(after_in_child=_turns.clear)  # the parent's workers do not run in the child
-MINIMUM = (3, 2)
 
 
 @contextmanager

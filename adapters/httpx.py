@@ -25,7 +25,7 @@ __all__ = [
     "driver",
 ]
 
-driver = patching.Driver("httpx", "httpx", (0, 27))
+driver = patching.Driver("httpx", "httpx")
 
 
 class HttpxResourceBusyError(ResourceBusyError, httpx.TransportError):

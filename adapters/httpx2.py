@@ -25,7 +25,7 @@ __all__ = [
     "driver",
 ]
 
-driver = patching.Driver("httpx2", "httpx2", (2,))
+driver = patching.Driver("httpx2", "httpx2")
 
 
 class Httpx2ResourceBusyError(ResourceBusyError, httpx2.TransportError):

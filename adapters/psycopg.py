@@ -35,7 +35,7 @@ from adapters._psycopg_errors import (
     outcome,
 )
 from adapters._psycopg_limits import SLEEPS, Deadline, limited
-from adapters._psycopg_pool import MINIMUM, background, closed, in_worker, patch_pool
+from adapters._psycopg_pool import background, closed, in_worker, patch_pool
 from bulkhead.adapter import Late, Resource, inside, resolver, unmark
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ __all__ = [
 ]
 
 log = logging.getLogger("bulkhead")
-driver = _patch.Driver("psycopg", "psycopg", (3, 1, 20))
-pool_version = _patch.Driver("psycopg_pool", "psycopg-pool", MINIMUM)
+driver = _patch.Driver("psycopg", "psycopg")
+pool_version = _patch.Driver("psycopg_pool", "psycopg-pool")
 
 _NOT_FOR_LIBPQ = frozenset(inspect.signature(psycopg.Connection.connect).parameters) - {"kwargs"}
 _SECRETS = ("password", "passfile", "sslpassword")
@@ -369,7 +369,7 @@ def _leave_pool_alone() -> None:
     log.warning(
         "[BULKHEAD] psycopg_pool %s is not supported (%s or newer is); its getconn asks no circuit",
         pool_version.version,
-        ".".join(map(str, MINIMUM)),
+        ".".join(map(str, pool_version.minimum)),
     )
 
 

@@ -29,8 +29,6 @@ __all__ = [
     "driver",
 ]
 
-MINIMUM = (5, 2)
-
 
 class RedisCircuitOpenError(CircuitOpenError, redis.ConnectionError):
     """The circuit of the redis resource is open. Also a redis.ConnectionError; redis-py does not retry it."""
@@ -59,7 +57,7 @@ class RedisOwnRetryUnknownTenantError(UnknownTenantError, redis.RedisError):
     """No tenant in context; for clients whose Retry class overrides call_with_retry."""
 
 
-driver = _patch.Driver("redis", "redis", MINIMUM)
+driver = _patch.Driver("redis", "redis")
 adapter = Adapter(
     "redis",
     "redis",

@@ -58,7 +58,7 @@ __all__ = [
 ]
 
 log = logging.getLogger("bulkhead")
-driver = Driver("sqlalchemy", "SQLAlchemy", (2, 0, 58))
+driver = Driver("sqlalchemy", "SQLAlchemy")
 _warned: weakref.WeakSet[Resource] = weakref.WeakSet()
 DEFAULT_PORTS = {"postgresql": 5432, "mysql": 3306, "mariadb": 3306, "mssql": 1433, "oracle": 1521}
 

@@ -173,6 +173,57 @@ else:
     assert done.stderr.count(f"{distribution} {version} is not supported ({minimum} or newer is)") == 1
 
 
+# What much older versions lack, and the adapters import; and what a version to come may lack, and they patch.
+MISSING = {
+    "redis": ("redis.exceptions.OutOfMemoryError", "redis.client.Pipeline._execute_transaction"),
+    "psycopg": ("psycopg.Pipeline", "psycopg.AsyncConnection.wait"),
+    "sqlalchemy": ("sqlalchemy.util.concurrency.in_greenlet", "sqlalchemy.pool.Pool.connect"),
+    "httpx": ("httpx.RemoteProtocolError", "httpx.HTTPTransport"),
+}
+
+
+@pytest.mark.parametrize("driver", MISSING)
+@pytest.mark.parametrize("order", ["driver first", "install first"])
+def test_a_driver_too_old_to_import_its_adapter_can_still_be_imported(
+    run_python: RunPython, tmp_path: Path, driver: str, order: str
+) -> None:
+    """An application may need it unprotected, and have installed this toolkit for another driver."""
+    here(driver)
+    distribution = "SQLAlchemy" if driver == "sqlalchemy" else driver
+    _installed_as(tmp_path, distribution, "0.1")
+    steps = [_without(MISSING[driver][0]), "import adapters, bulkhead\nbulkhead.install()"]
+    done = run_python(
+        "\n".join(steps if order == "driver first" else reversed(steps))
+        + f"\nbulkhead.install()\nassert {driver!r} not in adapters.installed()",
+        env={"PYTHONPATH": str(tmp_path)},
+    )
+    assert done.stderr.count(f"{distribution} 0.1 is not supported") == 1
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("driver", "lost"), [(driver, lost) for driver, (_, lost) in MISSING.items()])
+def test_a_driver_that_is_not_as_expected_is_left_as_it_is_with_one_warning(
+    run_python: RunPython, driver: str, lost: str
+) -> None:
+    """All of it or nothing: half a driver patched would be worse than none."""
+    here(driver)
+    done = run_python(f"""
+driver = {driver!r}
+{_without(lost)}
+{ATTRIBUTES}
+before = attributes()
+import adapters, bulkhead
+for _ in range(2):
+    bulkhead.install()
+    adapters.install({driver!r})
+assert {driver!r} not in adapters.installed()
+after = attributes()
+changed = [key for key in before if after[key] is not before[key]]
+assert not changed, changed
+""")
+    assert done.stderr.count("cannot be patched; it is left alone") == 1
+
+
 def test_an_unsupported_psycopg_pool_is_left_alone_and_psycopg_is_not(run_python: RunPython, tmp_path: Path) -> None:
     here("psycopg", "psycopg_pool")
     _installed_as(tmp_path, "psycopg-pool", "3.1.9")
@@ -188,6 +239,12 @@ assert (vars(psycopg_pool.ConnectionPool)["getconn"], vars(psycopg_pool.Connecti
         env={"PYTHONPATH": str(tmp_path)},
     )
     assert done.stderr.count("psycopg_pool 3.1.9 is not supported (3.2 or newer is)") == 1
+
+
+def _without(name: str) -> str:
+    """Source that imports the module of `name` and deletes it from there."""
+    modules = [part for part in name.split(".")[:-1] if part.islower()]
+    return f"import {'.'.join(modules)}\ndel {name}"
 
 
 def _installed_as(folder: Path, distribution: str, version: str) -> None:
