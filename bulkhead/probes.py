@@ -120,6 +120,16 @@ def _probe_failed(
     return probe.fail(error, site, started)
 
 
+def tell_ending(outcome: Any, facts: tuple[str, str | None, str, str, float, float], error: BaseException) -> None:
+    """Deliver the event of a call that raised; `facts`: all fields but the error."""
+    if outcome is Outcome.FAILURE:
+        events.tell(events.Failure(*facts, error))
+    elif outcome is Outcome.SUCCESS:
+        events.tell(events.Success(*facts))
+    else:
+        events.tell(events.Ignored(*facts, error))
+
+
 class Watched:
     """Any permit, and the event that tells how the call ended."""
 
@@ -158,12 +168,7 @@ class Watched:
         self._tell(error, failed(ticket, shared, error, site, started))
 
     def _tell(self, error: BaseException, outcome: Any) -> None:
-        if outcome is Outcome.FAILURE:
-            events.tell(events.Failure(*self._facts(), error))
-        elif outcome is Outcome.SUCCESS:
-            events.tell(events.Success(*self._facts()))
-        else:
-            events.tell(events.Ignored(*self._facts(), error))
+        tell_ending(outcome, self._facts(), error)
 
     def settle(self, error: BaseException | None, site: Site, started: float | None, rest: str) -> Permit:
         """Its verdict is given early."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
-from bulkhead import nesting, tenancy
+from bulkhead import events, nesting, tenancy
 from bulkhead.admission import ENFORCE, OFF, Gate
 from bulkhead.circuit.epochs import Open
 from bulkhead.counting import Tally
 from bulkhead.errors import ConfigurationError
 from bulkhead.outcomes import DIRECT, IGNORED, SUCCESS, Outcome, Site, verdict
-from bulkhead.probes import is_probe
+from bulkhead.probes import is_probe, tell_ending
 from bulkhead.refusals import kind_of
 from bulkhead.sessions import Checkout, PermitContext
 from bulkhead.tickets.pool import Pool
@@ -92,7 +92,10 @@ class Resource(Gate):
                 raise self._refusal(tenant, site, left)
 
     def report(self, error: BaseException | None, site: Site) -> Outcome:
-        """The outcome of work that took no permit: a pool's own connect, a commit. Success while half-open: ignored."""
+        """The outcome of work that took no permit: a pool's own connect, a commit. Success while half-open: ignored.
+
+        An error is also told as an event, with wait and duration 0.
+        """
         if self.successor is not None:
             return self._now().report(error, site)
         if self.mode == OFF:
@@ -100,6 +103,8 @@ class Resource(Gate):
         outcome = SUCCESS if error is None else verdict(error, site, self.options, None, self.cancel_after)
         tenant = tenancy.current.get()
         self.report_to(self._pairs(self.tenants.table.get(tenant)), None, outcome, error, site, tenant)
+        if error is not None and events.endings_wanted():
+            tell_ending(outcome, (self.identifier, tenant, site.driver, site.scope, 0.0, 0.0), error)
         return outcome
 
     def _now(self) -> Resource:

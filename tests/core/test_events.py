@@ -83,6 +83,19 @@ def test_events_say_who_where_and_how_long() -> None:
     assert (seen[3].tenant, seen[3].scope) == ("acme", "query")
 
 
+def test_what_fails_without_a_permit_is_told_too() -> None:
+    """A commit, a pool's own connect: they count, so whoever counts events comes to the same number."""
+    one = resource(**circuit(1))
+    seen: list[Any] = []
+    with subscribe(seen.append):
+        one.report(Boom(), CONNECT)
+        one.report(KeyboardInterrupt(), DIRECT)
+        one.report(None, DIRECT)
+    assert kinds(seen) == ["StateChange", "Failure", "Ignored"]
+    assert seen[1][:-1] == (one.identifier, None, CONNECT.driver, "connection", 0.0, 0.0)
+    assert type(seen[1].error) is Boom
+
+
 def test_success_is_told_of_an_error_that_is_none() -> None:
     """IS-06."""
     one = resource(**circuit(1), is_failure=Boom)
