@@ -98,7 +98,8 @@ def guard(function: Callable[..., Any], site: Site, holder: str = "self") -> Cal
     `function` is plain or a coroutine function. The object's `bulkhead` is None (the function is called as it is), a
     Resource, or a Late. ConfigurationError where the function has no such parameter.
     """
-    declared, passed, names = _signature(function)
+    parameters = _parameters(function)
+    declared, passed, names = _signature(parameters)
     if holder not in names:
         raise ConfigurationError(f"guard: {function!r} has no parameter {holder!r}; it has {', '.join(names)}")
     if not names.isdisjoint(_LOCAL):
@@ -122,7 +123,7 @@ def guard(function: Callable[..., Any], site: Site, holder: str = "self") -> Cal
         end="",
         started=started[1],
     )
-    return _made(source, function, (function, site, nesting.inside))
+    return _made(source, function, (function, site, nesting.inside), parameters)
 
 
 def guarded(resource: Resource, function: Callable[..., Any]) -> Any:
@@ -134,9 +135,10 @@ def guarded(resource: Resource, function: Callable[..., Any]) -> Any:
         return _like(function, _generator(resource, function))
     is_async = kind == "coroutine"
     resource.marked = True
-    declared, passed, names = _signature(function)
+    parameters = _parameters(function, own=True)
+    declared, passed, names = _signature(parameters)
     if not names.isdisjoint(_LOCAL):
-        declared, passed = "*arguments, **named", "*arguments, **named"
+        declared, passed, parameters = _UNKNOWN, _UNKNOWN, None
     w = "await " if is_async else ""
     started = "        started = resource.clock()\n" if is_async else ""
     source = TEMPLATE.format(
@@ -165,7 +167,7 @@ def guarded(resource: Resource, function: Callable[..., Any]) -> Any:
         _AWAITABLES,
         _refuse,
     )
-    return _made(source, function, values)
+    return _made(source, function, values, parameters)
 
 
 _LOCAL = {
@@ -194,12 +196,27 @@ _LOCAL = {
 }
 
 
-def _signature(function: Callable[..., Any]) -> tuple[str, str, set[str]]:
-    """How a wrapper declares the parameters, how it passes them on, and their names; defaults are set afterwards."""
+_UNKNOWN = "*arguments, **named"
+
+
+def _parameters(function: Callable[..., Any], *, own: bool = False) -> list[inspect.Parameter] | None:
+    """The parameters that a wrapper declares; None where the function does not tell them (some builtins).
+
+    `own`: those it is called with, not those it says it has: what functools.wraps shows of a decorator that passes
+    more or less on (a session, say), or a `__signature__` that somebody wrote.
+    """
+    if own and hasattr(function, "__signature__"):
+        return None
     try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):  # some builtins tell nothing
-        return "*arguments, **named", "*arguments, **named", {"arguments", "named"}
+        return list(inspect.signature(function, follow_wrapped=not own).parameters.values())
+    except (TypeError, ValueError):
+        return None
+
+
+def _signature(parameters: list[inspect.Parameter] | None) -> tuple[str, str, set[str]]:
+    """How a wrapper declares the parameters, how it passes them on, and their names; defaults are set afterwards."""
+    if parameters is None:
+        return _UNKNOWN, _UNKNOWN, {"arguments", "named"}
     declared: list[str] = []
     passed: list[str] = []
     starred = False
@@ -227,13 +244,13 @@ def _signature(function: Callable[..., Any]) -> tuple[str, str, set[str]]:
     return ", ".join(declared), ", ".join(passed), {one.name for one in parameters}
 
 
-def _made(source: str, function: Callable[..., Any], values: tuple[Any, ...]) -> Callable[..., Any]:
+def _made(
+    source: str, function: Callable[..., Any], values: tuple[Any, ...], parameters: list[inspect.Parameter] | None
+) -> Callable[..., Any]:
     namespace: dict[str, Any] = {}
     exec(compile(source, f"<guard of {getattr(function, '__qualname__', function)!s}>", "exec"), namespace)  # noqa: S102
     wrapper = namespace["make"](*values)
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
+    if parameters is None:
         return _like(function, wrapper)
     positional = [
         one.default

@@ -56,6 +56,42 @@ def test_a_function_of_which_nothing_is_known_is_guarded_too() -> None:
     at_rest(one)
 
 
+def test_a_decorated_function_is_called_as_it_takes_it() -> None:
+    """What `functools.wraps` shows is the signature of the inner function: this one is called with less."""
+    one = resource(tickets=1)
+
+    def with_session(function: Any) -> Any:
+        @functools.wraps(function)
+        def wrapper(*arguments: Any, **named: Any) -> Any:
+            return function("session", *arguments, **named)
+
+        return wrapper
+
+    @one
+    @with_session
+    def call(session: str, item: int, *, size: int = 2) -> tuple[str, int, int]:
+        return session, item, size
+
+    assert call(5) == ("session", 5, 2)
+    assert call(item=5, size=3) == ("session", 5, 3)
+    assert one(functools.partial(with_session(lambda session, item: (session, item)), 7))() == ("session", 7)
+    at_rest(one)
+
+
+def test_a_signature_that_was_written_by_hand_is_not_how_a_function_is_called() -> None:
+    one = resource(tickets=1)
+
+    def call(**given: int) -> dict[str, int]:
+        return given
+
+    vars(call)["__signature__"] = inspect.Signature(
+        [inspect.Parameter("size", inspect.Parameter.KEYWORD_ONLY, default=1)]
+    )
+    assert one(call)() == {}, "and not {'size': 1}"
+    assert str(inspect.signature(one(call))) == "(*, size=1)"
+    at_rest(one)
+
+
 def test_methods_are_guarded_below_staticmethod_and_classmethod() -> None:
     one = resource(tickets=1)
 
