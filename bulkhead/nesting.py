@@ -4,7 +4,8 @@ A nested call of the same identifier is part of the outer one: no second ticket,
 `[identifier, outer mark, token]` in a ContextVar; emptying the list ends it, wherever a copy of the context still
 shows it. A task or thread that was started inside has a copy of the context and is a call of its own: a context
 variable's token works only in the context that made it, which tells the copies apart in C and costs nothing unless a
-mark is found. A bypass is such a mark without a permit.
+mark is found. A process that was forked inside is a call of its own too (a pool's worker would be unguarded for ever).
+A bypass is such a mark without a permit.
 
 Whoever sets a mark keeps it until it ends. One that nobody keeps any more was left behind by an exception that hit
 between two instructions (of a signal handler, say); it counts for nothing, or this thread would be unguarded for ever.
@@ -14,6 +15,7 @@ Only hooks that can contain another guarded object set marks (SQLAlchemy's, `per
 
 from __future__ import annotations
 
+import os
 import sys
 from contextvars import Context, ContextVar
 from typing import Any
@@ -23,6 +25,7 @@ current: ContextVar[Mark | None] = ContextVar("bulkhead.inside", default=None)
 getrefcount = getattr(sys, "getrefcount", lambda mark: sys.maxsize)  # noqa: ARG005  an interpreter without counts
 bypassed: set[str] = set()
 """Identifiers that were ever bypassed: written in code, so few."""
+os.register_at_fork(after_in_child=lambda: current.set(None))
 
 
 def own(innermost: Mark | None) -> Mark | None:

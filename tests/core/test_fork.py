@@ -59,6 +59,44 @@ assert opened.state == "open"
     )
 
 
+def test_a_process_that_was_forked_inside_a_call_is_not_part_of_it(run_python: RunPython) -> None:
+    """A pool of processes that is started inside a guarded function works unguarded otherwise, for all its life."""
+    run_python(
+        START
+        + """
+one = bulkhead.resource("x", tickets=1)
+outer = bulkhead.resource("y", tickets=1)
+
+@one
+def call():
+    return one.in_use, outer.in_use
+
+@outer
+def forks():
+    with one.permit():
+        assert call() == (1, 1)
+        def child():
+            assert call() == (1, 0)
+            with outer.permit(), one.permit():
+                assert call() == (1, 1)
+            assert (one.in_use, outer.in_use) == (0, 0)
+        in_child(child)
+        assert call() == (1, 1)
+
+pid = os.getpid()
+forks()
+with bulkhead.bypass("call:x"):
+    in_child(lambda: call() == (1, 0) or sys.exit("still bypassed"))
+with one.permit():                              # a child that leaves the block by its end
+    child = os.fork()
+if child == 0:
+    os._exit(0 if call() == (1, 0) and one.in_use == 0 else 1)
+assert os.waitpid(child, 0)[1] == 0
+assert call() == (1, 0) and one.in_use == 0
+"""
+    )
+
+
 def test_a_lock_that_another_thread_holds_at_the_fork_is_free_in_the_child(run_python: RunPython) -> None:
     """Known fault 36."""
     run_python(
