@@ -2,7 +2,8 @@
 
 Without a subscriber nothing is built and the hot path is not even looked at. Events are delivered after the fact, in
 the thread that caused them, outside every lock; a subscriber that raises is logged and the call goes on; it may call
-the resource again.
+the resource again: of the calls that it makes itself it is told nothing (there would be no end), of the circuits that
+change by them it is.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from typing import TYPE_CHECKING, NamedTuple, Self
+from weakref import ref
 
 from bulkhead.errors import ConfigurationError
 
@@ -150,13 +152,20 @@ KINDS: tuple[type[Event], ...] = (
 ENDINGS = frozenset({Success, Failure, Ignored})
 
 
+class _Delivery:
+    """One event being delivered. Known weakly: one that an exception cut short is not under way for ever."""
+
+    __slots__ = ("__weakref__",)
+
+
 class Subscription:
     """The handle of a subscription: `cancel()` it, or use it in `with`. Cancelling twice is harmless."""
 
-    __slots__ = ("_function", "_kinds")
+    __slots__ = ("_function", "_kinds", "_under_way")
 
     def __init__(self, function: Callable[[Event], object], kinds: frozenset[type[Event]]) -> None:
         self._function, self._kinds = function, kinds
+        self._under_way: dict[int, ref[_Delivery]] = {}  # by thread
 
     def cancel(self) -> None:
         """Deliver nothing more."""
@@ -175,12 +184,30 @@ class Subscription:
 
     def deliver(self, event: Event) -> None:
         """Call the subscriber if it asked for this kind."""
-        if type(event) not in self._kinds:
+        kind = type(event)
+        if kind not in self._kinds:
             return
+        thread = threading.get_ident()
+        outer = self._under_way.get(thread)
+        if outer is not None and outer() is None:
+            outer = None
+        if outer is not None and kind is not StateChange:
+            return  # its own doing
+        delivery = _Delivery()
+        self._under_way[thread] = ref(delivery)
         try:
             self._function(event)
         except Exception:
-            log.exception("[BULKHEAD] a subscriber of %s raised", type(event).__name__)
+            log.exception("[BULKHEAD] a subscriber of %s raised", kind.__name__)
+        finally:
+            if outer is None:
+                self._under_way.pop(thread, None)
+            else:
+                self._under_way[thread] = outer
+
+    def fresh(self) -> None:
+        """A forked child: threads that were told something are gone, and others may get their numbers."""
+        self._under_way = {}
 
     def wants(self, kinds: frozenset[type[Event]]) -> bool:
         """Did it ask for any of these?"""
@@ -215,6 +242,8 @@ _lock = threading.Lock()
 
 def subscribe(function: Callable[[Event], object], *kinds: type[Event]) -> Subscription:
     """Call `function(event)` for each event of these kinds (none named: all kinds).
+
+    It may make guarded calls; it is not told of those, except for what they do to circuits (StateChange).
 
     Raises ConfigurationError for something that is no event class or cannot be called.
     """
@@ -280,3 +309,5 @@ def fresh_in_child() -> None:
     """A forked child: subscribers stay, the lock does not."""
     global _lock  # noqa: PLW0603  the one place that may replace it
     _lock = threading.Lock()
+    for subscription in _state.subscriptions:
+        subscription.fresh()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from typing import Any
@@ -230,6 +231,63 @@ def test_a_subscriber_may_call_the_resource() -> None:
         clock.advance(10)
         succeed(one)
     assert one.state == "closed"
+    at_rest(one)
+
+
+def test_a_subscriber_is_not_told_of_its_own_calls(caplog: pytest.LogCaptureFixture) -> None:
+    """Known fault 14: a subscriber that writes to a protected client would be told of that, and so on."""
+    one = resource(**circuit(), tickets=1)
+    told: list[str] = []
+
+    def writes(event: object) -> None:
+        told.append(type(event).__name__)
+        with contextlib.suppress(ResourceBusyError, Boom):
+            succeed(one)
+        with contextlib.suppress(ResourceBusyError, Boom):
+            fail(one)
+
+    with subscribe(writes, Success, Failure, Busy), subscribe(writes, Busy):
+        succeed(one)
+        assert told == ["Success"]
+        held = hold(one)
+        with pytest.raises(ResourceBusyError):
+            one.begin(DIRECT)
+        assert told.count("Busy") < 10, "each may be told of the calls of the other, which ends"
+        told.clear()
+        together(held.end)
+        assert told == ["Success"]
+    assert "raised" not in caplog.text
+    at_rest(one)
+
+
+def test_a_subscriber_is_told_of_a_circuit_that_its_own_call_opened() -> None:
+    one = resource(**circuit(2))
+    told: list[str] = []
+
+    def probes(event: object) -> None:
+        told.append(type(event).__name__)
+        if not isinstance(event, StateChange):
+            fail(one)
+
+    with subscribe(probes, Failure, StateChange):
+        fail(one)
+        assert told == ["Failure", "StateChange"]
+    assert one.state == "open"
+
+
+def test_a_subscriber_that_was_cut_short_is_told_of_the_next_call() -> None:
+    one = resource()
+    told: list[object] = []
+
+    def cut_short(event: object) -> None:
+        told.append(event)
+        raise KeyboardInterrupt
+
+    with subscribe(cut_short, Success):
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                succeed(one)
+    assert len(told) == 2
     at_rest(one)
 
 
