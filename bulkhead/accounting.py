@@ -235,7 +235,7 @@ class Account:
                     continue
                 try:
                     call = ticket.since[0]
-                    if now - call[0] < limit:
+                    if now < call[0] + limit:  # as `due` is worked out: rounded otherwise, we would be asked for ever
                         oldest = min(oldest, call[0])
                         continue
                     ticket.since.remove(call)

@@ -251,6 +251,9 @@ class Gate(Refusals):
             if (left := self._ask(tenant)) is not None:
                 return left
             if (full := self._full(tenant)) is not None:
+                if self.timed and self.clock() >= self.due:  # if all hang and the others wait, nobody else asks
+                    self._find_overdue()
+                    continue
                 return full
             found = self._find(tenant, plain=not site.connects)
             if found is None:

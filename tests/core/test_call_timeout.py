@@ -30,6 +30,19 @@ def test_calls_that_hang_open_the_circuit_at_the_next_admission() -> None:
     at_rest(one)
 
 
+def test_a_call_that_lasts_exactly_call_timeout_is_looked_at_once() -> None:
+    """In floating point, (began + limit) - began may be below limit: the next caller must not look for ever."""
+    began = next(now for now in range(100, 1000) if (now + 0.1) - now < 0.1)
+    clock = Clock(began)
+    one = resource(clock, **circuit(2, 10), tickets=2, call_timeout=0.1)
+    held = hold(one)
+    clock.advance(0.1)
+    hold(one).end()
+    held.end()
+    assert one.failures.value == 1
+    at_rest(one)
+
+
 @pytest.mark.parametrize("tickets", [None, 2])
 def test_it_works_when_every_ticket_hangs_and_without_tickets(tickets: int | None) -> None:
     clock = Clock()

@@ -289,6 +289,37 @@ def test_opening_refuses_all_who_wait() -> None:
     at_rest(one)
 
 
+def test_those_who_wait_are_refused_when_the_calls_that_hang_open_the_circuit() -> None:
+    """Nobody ends and nobody new asks: every thread of a small server hangs or waits."""
+    one = resource(time.monotonic, tickets=1, timeout=30.0, max_waiting=10, call_timeout=0.1, **circuit(1, 50))
+    held = hold(one)
+    results: list[Any] = []
+
+    def call() -> None:
+        try:
+            hold(one).end()
+        except CircuitOpenError as error:
+            results.append(error)
+
+    threads = [begin(call) for _ in range(3)]
+    for thread in threads:
+        thread.join(10)
+    assert [type(error.__cause__) for error in results] == [TimeoutError] * 3
+    held.end()
+    assert one.failures.value == 1
+    at_rest(one)
+
+
+async def test_coroutines_that_wait_are_refused_when_the_calls_that_hang_open_the_circuit() -> None:
+    one = resource(time.monotonic, tickets=1, timeout=30.0, call_timeout=0.1, **circuit(1, 50))  # type: ignore[arg-type]
+    held = hold(one)
+    async with asyncio.timeout(10):
+        with pytest.raises(CircuitOpenError):
+            await ahold(one)
+    held.end()
+    at_rest(one)
+
+
 def test_a_waiter_that_gets_its_ticket_is_asked_about_the_circuit_again() -> None:
     """Refused in the queue's own words: opened by hand, nothing came back."""
     one = resource(tickets=1, timeout=20.0)
