@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
 from weakref import WeakValueDictionary
 
 from bulkhead import definitions, events, tenancy
@@ -105,8 +105,7 @@ class Registry:
                 if full:
                     return self._overflow(identifier, now), cleared
                 resource = Resource(identifier, effective, self.clock, read_timeout, declared=options)
-                if self.counting:
-                    resource.successes = Tally()
+                resource.successes = Tally() if self.counting else None
                 self.alive[identifier] = resource
             slot = Slot(resource, now)
             self._hand.append(slot)
@@ -139,8 +138,9 @@ class Registry:
         shared = f"{kind}:{OVERFLOW}"
         slot = self.table.get(shared)
         if slot is None:
-            options = Options(name=OVERFLOW)
-            resource = Resource(shared, options, self.clock)
+            mode: Literal["off", "enforce"] = "off" if disabled("circuit_breaker") else "enforce"  # it has no tickets
+            resource = Resource(shared, Options(name=OVERFLOW, mode=mode), self.clock)
+            resource.successes = Tally() if self.counting else None
             slot = self.table[shared] = Slot(resource, now)
             self.alive[shared] = resource
         return slot

@@ -282,6 +282,30 @@ def test_if_none_may_go_new_identifiers_share_one(own: Registry, caplog: pytest.
     assert own.get("call:new", Options(tickets=5)).identifier == "call:new"
 
 
+@pytest.mark.parametrize("switch", ["BULKHEAD_DISABLED", "BULKHEAD_CIRCUIT_BREAKER_DISABLED"])
+def test_the_environment_switches_off_what_new_identifiers_share(
+    own: Registry, switch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    defaults(maximum_lru_size=1, maximum_resources=1, minimum_lru_time=1e6)
+    held = hold(own.get("call:used", Options(tickets=1)))
+    monkeypatch.setenv(switch, "1")
+    shared = own.get("call:new", Options(tickets=5))
+    for _ in range(10):
+        fail(shared)
+    succeed(shared)
+    held.end()
+
+
+def test_what_new_identifiers_share_is_counted_like_any_other(own: Registry) -> None:
+    defaults(maximum_lru_size=1, maximum_resources=1, minimum_lru_time=1e6)
+    held = hold(own.get("call:used", Options(tickets=1)))
+    own.count_successes()
+    shared = own.get("call:new", Options(tickets=5))
+    succeed(shared)
+    assert shared.totals()["calls", "success"] == 1
+    held.end()
+
+
 def test_collection_looks_at_a_bounded_number_each_time(own: Registry, clock: Clock) -> None:
     """LR-13, LR-14: one event per collection, with what was examined and cleared."""
     defaults(maximum_lru_size=4, minimum_lru_time=10)
