@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bulkhead.errors import (
     CircuitOpenError,
@@ -123,12 +123,22 @@ def _of_others(
 ) -> Outcome:
     if isinstance(error, BaseExceptionGroup):
         found = {verdict(leaf, site, options, lasted, limit) for leaf in error.exceptions}
+        if SUCCESS in found and FAILURE not in found and _named(error, options.is_failure):
+            return FAILURE
         return FAILURE if FAILURE in found else SUCCESS if SUCCESS in found else IGNORED
     if isinstance(error, (*_OURS, KeyboardInterrupt, SystemExit, GeneratorExit)):
         return IGNORED
     # What is left is a cancellation: asyncio's, trio's, or one like them.
     late = limit is not None and lasted is not None and lasted >= limit
     return FAILURE if late and not client_gone() else IGNORED
+
+
+def _named(error: BaseException, rule: Any) -> bool:
+    """Does is_failure name a class of groups that this one is of? Else a group is what its members are."""
+    classes = rule if isinstance(rule, tuple) else (rule,)
+    return any(
+        isinstance(one, type) and issubclass(one, BaseExceptionGroup) and isinstance(error, one) for one in classes
+    )
 
 
 def overrun(limit: float) -> TimeoutError:

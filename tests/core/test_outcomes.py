@@ -80,6 +80,21 @@ def test_a_group_counts_when_one_of_its_leaves_does() -> None:
     assert counts(BaseExceptionGroup("mixed", [asyncio.CancelledError(), Boom()]))
 
 
+def test_a_class_of_groups_may_be_named_like_any_other() -> None:
+    class Both(ExceptionGroup[Exception]):
+        pass
+
+    assert counts(Both("two", [ValueError()]), is_failure=Both)
+    assert counts(ExceptionGroup("deep", [Both("two", [ValueError()])]), is_failure=(OSError, Both))
+    assert counts(ExceptionGroup("any", [ValueError()]), is_failure=ExceptionGroup)
+    assert not counts(ExceptionGroup("other", [ValueError()]), is_failure=Both)
+    assert not counts(ValueError(), is_failure=Both)
+    assert not counts(
+        ExceptionGroup("refused", [ResourceBusyError("call:x", None, "tenant")]), is_failure=ExceptionGroup
+    )
+    assert not counts(BaseExceptionGroup("ended", [KeyboardInterrupt()]), is_failure=BaseExceptionGroup)
+
+
 @pytest.mark.parametrize(
     "error",
     [
