@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bulkhead import events, nesting, tenancy
+from bulkhead.errors import ConfigurationError
 from bulkhead.log_lines import say
+from bulkhead.option_rows import is_identifier, shown
 from bulkhead.registry import find
 
 if TYPE_CHECKING:
@@ -16,12 +18,17 @@ class bypass:  # noqa: N801  reads as a function: with bulkhead.bypass(identifie
     """`with bulkhead.bypass("postgres:main"):` calls of this task or thread are neither refused nor counted.
 
     For migrations and consoles. Works with `with` and `async with`; announced by one event and one log line. Tasks and
-    threads that are started inside are not bypassed.
+    threads that are started inside are not bypassed. ConfigurationError for what can be no identifier, `<kind>:<name>`.
     """
 
     __slots__ = ("_identifier", "_marks")
 
     def __init__(self, identifier: str) -> None:
+        if not is_identifier(identifier):
+            raise ConfigurationError(
+                f"bypass takes an identifier like 'redis:inventory', not {shown(identifier)}; "
+                "bulkhead.resources() lists those in use"
+            )
         self._identifier = identifier
         self._marks: list[nesting.Mark] = []
 

@@ -195,9 +195,14 @@ def name_text(value: object) -> str | None:
 def identifier_text(value: object) -> str | None:
     """A resource's identifier in full."""
     text = name_text(value)
-    if text is not None and not _IDENTIFIER.match(text):
+    if text is not None and not is_identifier(text):
         raise Refused
     return text
+
+
+def is_identifier(value: object) -> bool:
+    """Whether this looks like `<kind>:<name>`."""
+    return isinstance(value, str) and _IDENTIFIER.match(value) is not None
 
 
 def limits(value: object) -> object:

@@ -15,7 +15,7 @@ import pytest
 from stories import Boom, at_rest, circuit, fail, full, hold, resource, together, work_for
 
 import bulkhead
-from bulkhead import CircuitOpenError, Resource, ResourceBusyError, bypass, subscribe, unregister
+from bulkhead import CircuitOpenError, ConfigurationError, Resource, ResourceBusyError, bypass, subscribe, unregister
 from bulkhead.adapter import guard
 from bulkhead.events import Bypassed
 from bulkhead.nesting import current, inside, mark, unmark
@@ -276,6 +276,13 @@ def test_bypass_takes_nothing_asks_nothing_and_is_announced_once(caplog: pytest.
     with pytest.raises(CircuitOpenError):
         call()
     assert one.failures.value == 1
+
+
+@pytest.mark.parametrize("wrong", ["story", "", "call:", None, 5])
+def test_what_is_no_identifier_cannot_be_bypassed(wrong: Any) -> None:
+    """A name without its kind would bypass nothing, and say nothing."""
+    with pytest.raises(ConfigurationError, match=r"'redis:inventory', not .*bulkhead.resources\(\)"):
+        bypass(wrong)
 
 
 async def test_bypass_is_for_this_task_only() -> None:
