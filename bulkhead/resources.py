@@ -158,6 +158,9 @@ class Resource(Gate):
 
     def reset(self) -> None:
         """Close every circuit, the tenants' own too, and forget failures, back-off and counts of rejections."""
+        if self.successor is not None:
+            self._now().reset()
+            return
         with self.lock:
             pools = self.tenants.everything()
             self.count_refusals_anew()
@@ -169,6 +172,9 @@ class Resource(Gate):
         self._control("close", "reset")
 
     def _control(self, what: str, reason: str) -> None:
+        if self.successor is not None:
+            self._now()._control(what, reason)  # noqa: SLF001  one of us
+            return
         now = self.clock()
         with self.lock:
             changes = getattr(self.circuit, what)(now, reason)
@@ -184,24 +190,39 @@ class Resource(Gate):
         fixed = {"name", "identifier", "maximum_tenants", "dynamic"} & changes.keys()
         if fixed:
             raise ConfigurationError(f"{self.identifier}: {', '.join(sorted(fixed))} cannot change at run time")
-        self.become(self.options.replace(**changes), changes)
+        if self.successor is not None:
+            self._now().update(**changes)
+            return
+        while not self.become((before := self.options).replace(**changes), changes, before=before):
+            pass  # another thread changed other options meanwhile
 
-    def become(self, options: Options, changed: Iterable[str], declared: Options | None = None) -> None:
+    def become(
+        self,
+        options: Options,
+        changed: Iterable[str],
+        declared: Options | None = None,
+        *,
+        before: Options | None = None,
+    ) -> bool:
         """Let these valid options hold, which differ from those before in `changed`.
 
-        `declared`: what clients with this identifier may be built with from now on; None = as before.
+        `declared`: what clients with this identifier may be built with from now on; None = as before. `before`: the
+        options that were changed; False if they hold no more (None: whatever they are).
         """
         anew = not _CIRCUIT_OPTIONS.isdisjoint(changed)
         while True:
             # The user's function may be asked here: before the lock.
             limits = {tenant: self._of(options, tenant) for tenant in [None, *self.tenants.table.copy()]}
             with self.lock:
+                if before is not None and self.options is not before:
+                    return False
                 if self.tenants.table.keys() <= limits.keys():
                     closed = self._adopt(options, limits, anew=anew)
                     self.declared = self.declared if declared is None else declared
                     break
         self.announce(self.circuit, closed, DIRECT)
         self.queue.serve_all()
+        return True
 
     def _adopt(self, options: Options, limits: dict[str | None, float], *, anew: bool) -> tuple[Change, ...]:
         """Let new options hold. `anew`: closed circuits begin to count anew. Lock held."""
@@ -234,7 +255,7 @@ class Resource(Gate):
     @property
     def state(self) -> str:
         """The shared circuit: "closed", "open" or "half_open". A period that is over shows as open until a call."""
-        return self.circuit.state
+        return self._now().circuit.state
 
     @property
     def in_use(self) -> int:

@@ -150,6 +150,24 @@ def test_tiers_may_change_while_new_tenants_come() -> None:
     at_rest(one)
 
 
+def test_updates_at_the_same_time_lose_none_of_each_other() -> None:
+    others: list[Any] = [lambda: one.update(tickets=5), lambda: one.update(max_waiting=3, timeout=1.0)]
+
+    def tiers(tenant: str) -> int:
+        if changing and others:
+            together(others.pop())  # in another thread, in the middle of an update of this one
+        return 1
+
+    changing: list[bool] = []
+    one = resource(tickets=1, tenant_limits=tiers)
+    succeed(one, "a")
+    changing.append(True)
+    one.update(tenant_tickets=2)
+    assert not others
+    assert (one.limit, one.options.max_waiting, one.options.timeout, one.options.tenant_tickets) == (5, 3, 1.0, 2)
+    at_rest(one)
+
+
 def test_update_from_many_threads_while_calls_run() -> None:
     one = resource(**circuit(1_000_000), tickets=8, tenant_tickets=4)
 

@@ -367,6 +367,28 @@ def test_after_unregister_whoever_holds_the_old_one_is_sent_on() -> None:
     at_rest(new)
 
 
+def test_what_is_said_to_one_that_was_unregistered_is_said_to_its_successor() -> None:
+    """A module may hold its resource for ever: its calls go to the successor, and so does what is done by hand."""
+    own = Registry(Clock())
+    old = own.get("call:x", Options(**circuit(1), tickets=1))
+    own.unregister("call:x")
+    old.open("maintenance")
+    new = own.find("call:x")
+    assert new is not None
+    assert new is not old
+    assert new.state == old.state == "open"
+    refused(CircuitOpenError, old)
+    old.close()
+    assert new.state == old.state == "closed"
+    old.update(tickets=5)
+    assert new.limit == 5
+    fail(old)
+    old.reset()
+    assert new.state == "closed"
+    assert new.totals()["calls", "failure"] == 1
+    at_rest(new)
+
+
 def test_the_successor_may_have_other_options() -> None:
     """A guarded call never raises ConfigurationError."""
     own = Registry(Clock())
