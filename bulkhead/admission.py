@@ -362,9 +362,13 @@ class Gate(Refusals):
         per_tenant = self.per_tenant and (tenant is not None or tenancy.policy() == "share")
         options, limit, new = self.options, inf, per_tenant and tenant not in self.tenants.table
         if new:
-            limit = self._limit_of(tenant)  # may call the user's function: before the lock
-            if limit <= 0:
+            answer = self._ask_for_limit(tenant)  # may call the user's function: before the lock
+            if answer is None:
+                per_tenant = new = plain = False
+            elif answer <= 0:
                 return "tenant"
+            else:
+                limit = answer
         with self.lock:
             pool, known = None, True
             fast = self.fast if self.mode == ENFORCE and not events.endings_wanted() else self.aside
@@ -429,6 +433,22 @@ class Gate(Refusals):
         if tenant is None or not (o.tenant_circuit and o.circuit_breaker):
             return None
         return Circuit(o, self.clock(), self._switch, tenant)
+
+    def _ask_for_limit(self, tenant: str | None) -> float | None:
+        """The limit of a new tenant; None for a call within the user's function that is asked for this very limit.
+
+        It may look the tier up by a client of this resource. Such a call is held to the resource's limits only.
+        """
+        if tenant is None or not callable(self.options.tenant_limits):
+            return self._limit_of(tenant)
+        asking = f"limit {self.identifier} {tenant}"
+        if nesting.inside(asking):
+            return None
+        mark = nesting.mark(asking)
+        try:
+            return self._limit_of(tenant)
+        finally:
+            nesting.unmark(mark)
 
     def _limit_of(self, tenant: str | None) -> float:
         limit = self.options.tenant_limit(tenant)

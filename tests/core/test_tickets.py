@@ -127,6 +127,30 @@ def test_the_tier_function_runs_outside_the_lock_and_may_call_the_resource() -> 
     at_rest(one)
 
 
+@pytest.mark.parametrize("tier", [0, 1, 3])
+def test_the_tier_function_may_look_the_tier_up_by_the_same_resource(tier: int) -> None:
+    """Each look-up would ask for the tier again, to the end of the stack; and what it left behind would be the limit."""
+    asked: list[str] = []
+
+    def tiers(tenant: str) -> int:
+        asked.append(tenant)
+        succeed(one, tenant)
+        others = [hold(one, tenant) for _ in range(5)]
+        assert refused(ResourceBusyError, one, tenant).limit == "resource"
+        for session in others:
+            session.end()
+        return tier
+
+    one = resource(tickets=5, tenant_tickets=1, tenant_limits=tiers)
+    held = [hold(one, "a") for _ in range(tier)]
+    busy = refused(ResourceBusyError, one, "a")
+    assert busy.limit == "tenant"
+    assert asked == ["a"]
+    for session in held:
+        session.end()
+    at_rest(one)
+
+
 @pytest.mark.parametrize(
     "error", [KeyboardInterrupt(), SystemExit(1), GeneratorExit(), asyncio.CancelledError(), Boom("x")]
 )
