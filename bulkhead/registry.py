@@ -108,10 +108,10 @@ class Registry:
                 resource.successes = Tally() if self.counting else None
                 self.alive[identifier] = resource
             slot = Slot(resource, now)
+            if resource.successor is not None:  # before it is found: by then it must not send anybody on to itself
+                resource.restore()
             self._hand.append(slot)
             self.table[identifier] = slot
-            if resource.successor is not None:
-                resource.restore()
             return slot, cleared
 
     @staticmethod

@@ -18,7 +18,7 @@ from bulkhead.definitions import interpret
 from bulkhead.events import LruGc
 from bulkhead.option_set import Options
 from bulkhead.process_values import defaults, process
-from bulkhead.registry import HAND_STEPS, Registry, registered, registry
+from bulkhead.registry import HAND_STEPS, Registry, Slot, registered, registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -222,6 +222,26 @@ def test_a_call_in_flight_keeps_its_limit_whatever_is_forgotten(own: Registry, c
     assert "kept" not in names(own)
     succeed(one)
     assert own.find("call:kept") is one, "the next call of whoever kept it registers it again"
+
+
+def test_a_forgotten_resource_that_is_found_again_takes_calls_at_once(own: Registry, clock: Clock) -> None:
+    """Else the call of another thread, in the moment between, is sent on to where it is, to the end of the stack."""
+
+    class Table(dict[str, Slot]):
+        def __setitem__(self, identifier: str, slot: Slot) -> None:
+            super().__setitem__(identifier, slot)
+            if identifier == "call:x":
+                assert together(lambda: succeed(one)) == [None]
+
+    one = own.get("call:x", Options(tickets=1))
+    defaults(maximum_lru_size=0, minimum_lru_time=0)
+    clock.advance(1)
+    add(own, "y")
+    assert own.find("call:x") is None
+    own.table = Table(own.table)
+    succeed(one)
+    assert own.find("call:x") is one
+    at_rest(one)
 
 
 async def test_a_forgotten_resource_comes_back_by_a_coroutine_s_call_too(own: Registry, clock: Clock) -> None:
