@@ -8,6 +8,8 @@ from stories import CONNECT, DIRECT, Boom, Clock, at_rest, circuit, fail, hold, 
 from bulkhead import CircuitOpenError, ResourceBusyError, subscribe
 from bulkhead.circuit.rules import Run, Window
 from bulkhead.events import StateChange
+from bulkhead.option_set import Options
+from bulkhead.registry import Registry
 
 
 def test_failures_exactly_lumping_interval_apart_count_each() -> None:
@@ -104,13 +106,16 @@ def test_a_tenant_that_waited_for_another_s_probe_has_the_next() -> None:
 
 def test_a_probe_with_an_early_verdict_says_it_once() -> None:
     clock = Clock()
-    one = resource(clock, **circuit(1, 10, 2))
+    own = Registry(clock)
+    own.count_successes()
+    one = own.get("call:x", Options(**circuit(1, 10, 2)))
     fail(one)
     clock.advance(10)
     probe = hold(one)
     probe.settle()
     probe.end()
     assert one.state == "half_open", "one success of two"
+    assert one.totals()["calls", "success"] == 1
     succeed(one)
     assert one.state == "closed"
     at_rest(one)

@@ -289,6 +289,20 @@ def test_opening_refuses_all_who_wait() -> None:
     at_rest(one)
 
 
+def test_opening_by_hand_refuses_all_who_wait_at_once() -> None:
+    one = resource(tickets=1, timeout=20.0, max_waiting=10)
+    held = hold(one)
+    threads = [begin(lambda: refused(CircuitOpenError, one)) for _ in range(3)]
+    until(lambda: len(one.queue) == 3)
+    one.open("maintenance")
+    assert not one.queue.lines, "not when they look again by themselves"
+    for thread in threads:
+        thread.join(5)
+        assert not thread.is_alive()
+    held.end()
+    at_rest(one)
+
+
 def test_those_who_wait_are_refused_when_the_calls_that_hang_open_the_circuit() -> None:
     """Nobody ends and nobody new asks: every thread of a small server hangs or waits."""
     one = resource(time.monotonic, tickets=1, timeout=30.0, max_waiting=10, call_timeout=0.1, **circuit(1, 50))
