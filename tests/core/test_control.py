@@ -159,7 +159,7 @@ def test_updates_at_the_same_time_lose_none_of_each_other() -> None:
         return 1
 
     changing: list[bool] = []
-    one = resource(tickets=1, tenant_limits=tiers)
+    one: Any = resource(tickets=1, tenant_limits=tiers)
     succeed(one, "a")
     changing.append(True)
     one.update(tenant_tickets=2)

@@ -305,7 +305,7 @@ def test_opening_by_hand_refuses_all_who_wait_at_once() -> None:
 
 def test_those_who_wait_are_refused_when_the_calls_that_hang_open_the_circuit() -> None:
     """Nobody ends and nobody new asks: every thread of a small server hangs or waits."""
-    one = resource(time.monotonic, tickets=1, timeout=30.0, max_waiting=10, call_timeout=0.1, **circuit(1, 50))
+    one = resource(time.monotonic, tickets=1, timeout=30.0, max_waiting=10, call_timeout=0.1, **circuit(1, 50))  # type: ignore[arg-type]
     held = hold(one)
     results: list[Any] = []
 
