@@ -189,3 +189,29 @@ def test_a_refusal_is_found_under_three_wrappers() -> None:
     fail(one, error=error)
     assert one.state == "closed"
     assert DIRECT.outcome(Boom(), one.options) == "failure"
+
+
+def test_successes_are_counted_and_break_a_run() -> None:
+    own = Registry(Clock())
+    own.count_successes()
+    one = own.get("call:x", Options(**circuit(2, 10), error_threshold_timeout_enabled=False))
+    for _ in range(3):
+        fail(one)
+        succeed(one)
+        succeed(one)
+    assert one.state == "closed"
+    assert one.totals()["calls", "success"] == 6
+    at_rest(one)
+
+
+def test_a_tenant_at_its_cap_with_its_own_circuit_open_is_told_of_the_circuit() -> None:
+    """As with the shared one: it is asked first, and says when to come again."""
+    one = resource(**circuit(1, 10, 1, error_tenants=3), tenant_circuit=True, tenant_tickets=2)
+    succeed(one, "b")
+    held = [hold(one, "a"), hold(one, "a")]
+    held.pop().fail(Boom())
+    one.update(tenant_tickets=1)
+    assert one.state == "closed"
+    assert refused(CircuitOpenError, one, "a").retry_after == 10.0
+    held.pop().end()
+    at_rest(one)

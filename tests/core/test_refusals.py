@@ -233,6 +233,14 @@ def test_calls_without_a_tenant_may_be_refused() -> None:
         unknown_tenant("allow")
 
 
+def test_a_call_without_a_tenant_is_no_sign_that_the_resource_is_busy() -> None:
+    one = resource(**circuit(1, 10), tickets=1, circuit_counts_busy=True)
+    unknown_tenant("reject")
+    one.configure()
+    refused(UnknownTenantError, one)
+    assert one.state == "closed"
+
+
 def test_an_open_circuit_refuses_before_anything_else_is_asked() -> None:
     clock = Clock()
     one = resource(clock, **circuit(1, 10), tickets=1)

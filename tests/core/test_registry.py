@@ -154,6 +154,22 @@ def test_a_resource_that_was_used_is_young(own: Registry, clock: Clock) -> None:
     assert "used" in names(own)
 
 
+@pytest.mark.parametrize("mode", ["shadow", "enforce"])
+def test_use_is_seen_where_no_call_is_fast(own: Registry, clock: Clock, mode: Any) -> None:
+    defaults(maximum_lru_size=1, minimum_lru_time=10)
+    add(own, "used", "unused", tickets=1, mode=mode)
+    one = own.find("call:used")
+    assert one is not None
+    add(own, "x")
+    clock.advance(11)
+    with subscribe(lambda event: None):
+        one.special()
+        succeed(one)
+        assert not one.fast
+    add(own, "y")
+    assert own.find("call:used") is one
+
+
 def test_a_resource_with_failures_that_count_stays(own: Registry, clock: Clock) -> None:
     """LR-07, LR-06."""
     defaults(maximum_lru_size=0, minimum_lru_time=1)

@@ -41,11 +41,12 @@ def test_idle_tenants_go_and_those_in_use_stay() -> None:
 def test_tenants_in_use_survive_a_scan_of_made_up_ids() -> None:
     one = resource(tenant_tickets=2, maximum_tenants=10)
     succeed(one, "hot")
+    pool = one.tenants.table["hot"]
     kept = 0
     for number in range(300):
         succeed(one, f"scan{number}")
+        kept += one.tenants.table.get("hot") is pool
         succeed(one, "hot")
-        kept += "hot" in one.tenants.table
         succeed(one, "hot")
     assert kept == 300
 
@@ -82,6 +83,16 @@ def test_the_shared_entry_has_the_limit_of_nobody_in_particular() -> None:
     first.end()
     assert full(one, "banned") == "tenant", "0 is no limit to be shared"
     held.end()
+    at_rest(one)
+
+
+def test_a_tenant_of_the_shared_entry_has_no_more_than_its_own_limit() -> None:
+    one = resource(tenant_tickets=3, tenant_limits={"small": 1}, maximum_tenants=1)
+    held = [hold(one, "a"), hold(one, "small")]
+    assert full(one, "small") == "tenant"
+    held.append(hold(one, "other"))
+    for session in held:
+        session.end()
     at_rest(one)
 
 

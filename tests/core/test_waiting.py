@@ -360,6 +360,27 @@ def test_a_larger_limit_wakes_those_who_wait() -> None:
     at_rest(one)
 
 
+def test_a_larger_limit_is_handed_out_at_once() -> None:
+    one = resource(tickets=1, timeout=20.0, max_waiting=10)
+    held = hold(one)
+    go_on = threading.Event()
+
+    def call() -> None:
+        session = hold(one)
+        go_on.wait(10)
+        session.end()
+
+    threads = [begin(call) for _ in range(3)]
+    until(lambda: len(one.queue) == 3)
+    one.update(tickets=3)
+    assert len(one.queue) == 1, "not when they look again by themselves"
+    go_on.set()
+    for thread in threads:
+        thread.join(10)
+    held.end()
+    at_rest(one)
+
+
 def test_a_ticket_that_is_lost_rings_no_bell_and_is_found_all_the_same() -> None:
     one = resource(tickets=1, timeout=10.0)
     held = [hold(one)]
