@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from stories import CONNECT, DIRECT, Boom, Clock, at_rest, circuit, fail, hold, refused, resource, succeed
+from stories import CONNECT, DIRECT, Boom, Clock, at_rest, circuit, fail, hold, refused, resource, succeed, work_for
 
 from bulkhead import CircuitOpenError, ResourceBusyError, subscribe
 from bulkhead.circuit.rules import Run, Window
@@ -206,12 +206,12 @@ def test_successes_are_counted_and_break_a_run() -> None:
 
 def test_a_tenant_at_its_cap_with_its_own_circuit_open_is_told_of_the_circuit() -> None:
     """As with the shared one: it is asked first, and says when to come again."""
-    one = resource(**circuit(1, 10, 1, error_tenants=3), tenant_circuit=True, tenant_tickets=2)
+    one = resource(**circuit(1, 10, 1, error_tenants=3), tenant_circuit=True, tenant_tickets=1)
     succeed(one, "b")
-    held = [hold(one, "a"), hold(one, "a")]
-    held.pop().fail(Boom())
-    one.update(tenant_tickets=1)
+    held = hold(one, "a")
+    with work_for("a"):
+        one.report(Boom(), DIRECT)
     assert one.state == "closed"
     assert refused(CircuitOpenError, one, "a").retry_after == 10.0
-    held.pop().end()
+    held.end()
     at_rest(one)
