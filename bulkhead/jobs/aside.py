@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from bulkhead.jobs.records import Entry
 
-BATCH = 500  # jobs that become due at a time
+BATCH = 200  # jobs that are moved at a time: a millisecond or so, in an event loop and under the lock
 SAY_AGAIN = 60.0  # seconds between two warnings of one name
 
 
@@ -32,16 +32,16 @@ class Later:
         heapq.heappush(self._heap, (entry.due, next(self._order), entry))
         return self._heap[0][2] is entry
 
-    def tenants(self, now: float) -> set[str | None]:
-        """Of whom jobs are due; not all of them where there are many."""
-        found: set[str | None] = set()
-        places, seen = [0], 0
-        while places and seen < BATCH:  # down the heap: below what is not due there is nothing due
-            place = places.pop()
-            if place < len(self._heap) and self._heap[place][0] <= now:
-                found.add(self._heap[place][2].tenant)
-                places += (2 * place + 2, 2 * place + 1)
-                seen += 1
+    def due(self, now: float) -> list[Entry]:
+        """Those that are due, in order; of many the first BATCH. They stay."""
+        found: list[Entry] = []
+        heap = self._heap
+        front = [(*heap[0][:2], 0)] if heap else []
+        while front and front[0][0] <= now and len(found) < BATCH:  # down the heap, always on from the earliest
+            place = heapq.heappop(front)[2]
+            found.append(heap[place][2])
+            for below in range(2 * place + 1, min(2 * place + 3, len(heap))):
+                heapq.heappush(front, (*heap[below][:2], below))
         return found
 
     def first(self, now: float, tenants: Collection[str | None]) -> Entry | None:
@@ -78,32 +78,34 @@ class Unknown:
     __slots__ = ("_of", "_said")
 
     def __init__(self) -> None:
-        self._of: dict[str, dict[str, Entry]] = {}  # name -> id -> job
+        self._of: dict[str, dict[Entry, None]] = {}  # by name
         self._said: dict[str, float] = {}
 
     def add(self, entry: Entry) -> None:
         """Keep it until a handler has its name."""
-        self._of.setdefault(entry.name, {})[entry.id] = entry
+        self._of.setdefault(entry.name, {})[entry] = None
 
     def remove(self, entry: Entry) -> None:
         """It has gone elsewhere."""
         entries = self._of[entry.name]
-        del entries[entry.id]
+        del entries[entry]
         if not entries:
             del self._of[entry.name]
             self._said.pop(entry.name, None)
 
     def expired(self, before: float) -> list[Entry]:
-        """Those that were kept before this moment."""
-        return [
+        """Those that were kept before this moment; of many the first BATCH."""
+        found = (
             entry
             for entries in self._of.values()
-            for entry in itertools.takewhile(lambda one: one.since < before, entries.values())
-        ]
+            for entry in itertools.takewhile(lambda one: one.since < before, entries)
+        )
+        return list(itertools.islice(found, BATCH))
 
     def known(self, names: Collection[str]) -> list[Entry]:
-        """Those that have a handler by now."""
-        return [entry for name, entries in self._of.items() if name in names for entry in entries.values()]
+        """Those that have a handler by now; of many the first BATCH."""
+        found = (entry for name, entries in self._of.items() if name in names for entry in entries)
+        return list(itertools.islice(found, BATCH))
 
     def to_be_said(self, now: float) -> dict[str, int]:
         """Names with how many wait, each of them once a minute."""
@@ -121,7 +123,7 @@ class Unknown:
 
     def all(self) -> list[Entry]:
         """All of them."""
-        return [entry for entries in self._of.values() for entry in entries.values()]
+        return [entry for entries in self._of.values() for entry in entries]
 
     def take_all(self) -> list[Entry]:
         """All of them; none is kept."""

@@ -101,7 +101,7 @@ class Kept:
     # ---- lock held, in a step
 
     def _set_aside(self, entry: Entry) -> None:
-        """It goes into its line by `look`, or `_become_due`, which ask for its tenant's cap of then."""
+        """It goes into its line by `_become_due`, which asks for its tenant's cap of then."""
         if entry.name not in registry.jobs:
             self._unknown.add(entry)
         elif self._later.add(entry):

@@ -19,37 +19,47 @@ class Lining(Mending):
     """The way into a line, for jobs that were not pushed there at once."""
 
     def look(self) -> float:
-        """Move what is due into its line, warn of what takes too long. Seconds until it is to be called again."""
+        """Move what is due into its line, warn of what takes too long. Seconds until it is to be called again.
+
+        0: there is more. What became due all at once is moved in parts, so that nobody waits long for this.
+        """
         with self._lock:
             self._mend()
         with self._lock, self._step:
             self._empty_inbox()
-        self._become_due()
         now = self.clock()
+        self._become_due(now)
         with self._lock, self._step:
             overdue = self._overdue(now)
-            unknown = self._look_at_unknown(now)
-            wait = self._later.wait(now, LOOK_AGAIN)
+            more = self._bury_unknown(now)
+            unknown = self._unknown.to_be_said(now)
+            wait = 0.0 if more else self._later.wait(now, LOOK_AGAIN)
         for run in overdue:
             say("job_over_timeout", "it goes on in its thread", job=run.entry.name, seconds=run.job.timeout)
         for name, number in unknown.items():
             say("job_unknown", "no handler has this name; they wait", job=name, count=number)
         return max(0.0, wait)
 
-    def _become_due(self) -> None:
-        while True:
-            with self._lock:
-                tenants = self._later.tenants(self.clock())
-            if not tenants:
-                return
-            caps = self.caps
-            numbers = {tenant: caps.of(tenant) for tenant in tenants}  # the user's code: without the lock
-            with self._lock, self._step:
-                if caps is self.caps:
-                    self._push_due(numbers)
-
-    def _push_due(self, caps: dict[str | None, int]) -> None:
+    def _all_due(self) -> None:
+        """Move what is due now, all of it."""
         now = self.clock()
+        while self._become_due(now):
+            pass
+
+    def _become_due(self, now: float) -> bool:
+        """Move the first of what is due. Was there any?"""
+        with self._lock:
+            tenants = {entry.tenant for entry in self._later.due(now)}
+        if not tenants:
+            return False
+        caps = self.caps
+        numbers = {tenant: caps.of(tenant) for tenant in tenants}  # the user's code: without the lock
+        with self._lock, self._step:
+            if caps is self.caps:
+                self._push_due(now, numbers)
+        return True
+
+    def _push_due(self, now: float, caps: dict[str | None, int]) -> None:
         for _ in range(BATCH):
             entry = self._later.first(now, caps)
             if entry is None:
@@ -80,26 +90,31 @@ class Lining(Mending):
                     found.append(run)
         return found
 
-    def _look_at_unknown(self, now: float) -> dict[str, int]:
-        for entry in self._unknown.expired(now - self.options.unknown_after_secs):
+    def _bury_unknown(self, now: float) -> bool:
+        """Those that waited too long for a handler. Was there any?"""
+        expired = self._unknown.expired(now - self.options.unknown_after_secs)
+        for entry in expired:
             entry.error = "no handler had its name"
             self._unknown.remove(entry)
             self._backlog.remove(entry.tenant)
             self._bury(entry)
             self.numbers.ended(entry.queue, "dead", ran=False)
             self._wake_watches(entry.tenant)
-        return self._unknown.to_be_said(now)
+        return bool(expired)
 
     def look_again(self) -> None:
-        """A handler was added: what waited for it goes into its line."""
-        with self._lock, self._step:
-            self._place_known()
-        self._become_due()
+        """A handler was added: what waited for it goes into its line, all of it before what comes now."""
+        while self._place_known():
+            pass
+        self._all_due()
 
-    def _place_known(self) -> None:
-        for entry in self._unknown.known(registry.jobs):
-            self._unknown.remove(entry)
-            self._set_aside(entry)
+    def _place_known(self) -> bool:
+        with self._lock, self._step:
+            known = self._unknown.known(registry.jobs)
+            for entry in known:
+                self._unknown.remove(entry)
+                self._set_aside(entry)
+        return bool(known)
 
     def _mend(self) -> None:
         """What an exception cut short, and a worker that was not woken by it."""

@@ -81,7 +81,7 @@ class MemoryBackend(People, Ending):
                 self._restore(entries)
         if stops:
             raise NotTaking("jobs", None, "the runner stops")
-        self._become_due()
+        self._all_due()
 
     def _restore(self, entries: list[tuple[Entry, float]]) -> None:
         now = self.clock()

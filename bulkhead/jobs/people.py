@@ -6,6 +6,7 @@ import dataclasses
 import heapq
 from typing import TYPE_CHECKING, Any
 
+from bulkhead.jobs.aside import BATCH
 from bulkhead.jobs.kept import EVERYBODY
 from bulkhead.jobs.lining import Lining
 from bulkhead.jobs.options import Caps
@@ -31,9 +32,12 @@ class People(Lining):
             )
             self.caps = caps
             tenants = self._crew.slots.tenants()
-        numbers = [(tenant, caps.of(tenant)) for tenant in tenants]
-        with self._lock, self._step:
-            self._recap(numbers)
+        for start in range(0, len(tenants), BATCH):  # in parts: nobody gets a job meanwhile
+            numbers = [(tenant, caps.of(tenant)) for tenant in tenants[start : start + BATCH]]
+            with self._lock, self._step:
+                if caps is not self.caps:  # changed again
+                    return
+                self._recap(numbers)
 
     def _recap(self, numbers: list[tuple[str | None, int]]) -> None:
         for tenant, cap in numbers:
@@ -121,7 +125,7 @@ class People(Lining):
         with self._lock, self._step:
             again = not self._closed and self._revive(identity)
         if again:
-            self._become_due()
+            self._all_due()
         return again
 
     def _revive(self, identity: str) -> bool:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from bulkhead.jobs import AsyncRunner, Runner
-from bulkhead.jobs.handlers import registry, takers
-from bulkhead.jobs.memory import EVERYBODY
+from bulkhead.jobs import AsyncRunner, Runner, job
+from bulkhead.jobs.handlers import Call, registry, takers
+from bulkhead.jobs.memory import EVERYBODY, MemoryBackend, Seat
+from bulkhead.settings import Jobs
 from bulkhead.settings.live import live
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
@@ -51,6 +52,42 @@ class Clock:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
+
+
+class Bench(Seat):
+    """A worker that does what the test says."""
+
+    woken = 0
+
+    def wake(self) -> None:
+        type(self).woken += 1
+
+
+class Desk:
+    """A backend with its alarm."""
+
+    def __init__(self, clock: Clock, **options: Any) -> None:
+        self.clock, self.alarms, self.chance = clock, 0, 1.0
+        self.backend = MemoryBackend(Jobs(**options), clock, lambda: self.chance, self.alarm)
+
+    def alarm(self) -> None:
+        self.alarms += 1
+
+    def put(self, name: str = "work", tenant: str | None = "acme", delay: float = 0.0, attempts: int = 5) -> str:
+        return self.backend.take(Call(name, "default", tenant, "{}", attempts, delay), inside=False)
+
+    def seat(self, number: int = 0) -> Bench:
+        seat = Bench(number)
+        self.backend.join(seat)
+        return seat
+
+
+@pytest.fixture
+def desk(clock: Clock) -> Callable[..., Desk]:
+    @job(name="work")
+    def work() -> None: ...
+
+    return lambda **options: Desk(clock, **options)
 
 
 class Started:

@@ -6,58 +6,19 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from counts import often
 
 import bulkhead
 from bulkhead.jobs import BacklogFull, job
 from bulkhead.jobs.arguments import as_json
 from bulkhead.jobs.dead import Dead
-from bulkhead.jobs.handlers import Call
-from bulkhead.jobs.memory import EVERYBODY, MemoryBackend, Seat
+from bulkhead.jobs.memory import EVERYBODY
 from bulkhead.jobs.records import Entry, JobRecord
 from bulkhead.jobs.retries import LONGEST, pause
-from bulkhead.settings import Jobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jobs.conftest import Clock
-
-
-class Bench(Seat):
-    """A worker that does what the test says."""
-
-    woken = 0
-
-    def wake(self) -> None:
-        type(self).woken += 1
-
-
-class Desk:
-    """A backend with its alarm."""
-
-    def __init__(self, clock: Clock, **options: Any) -> None:
-        self.clock, self.alarms, self.chance = clock, 0, 1.0
-        self.backend = MemoryBackend(Jobs(**options), clock, lambda: self.chance, self.alarm)
-
-    def alarm(self) -> None:
-        self.alarms += 1
-
-    def put(self, name: str = "work", tenant: str | None = "acme", delay: float = 0.0, attempts: int = 5) -> str:
-        return self.backend.take(Call(name, "default", tenant, "{}", attempts, delay), inside=False)
-
-    def seat(self) -> Bench:
-        seat = Bench(0)
-        self.backend.join(seat)
-        return seat
-
-
-@pytest.fixture
-def desk(clock: Clock) -> Callable[..., Desk]:
-    @job(name="work")
-    def work() -> None: ...
-
-    return lambda **options: Desk(clock, **options)
+    from jobs.conftest import Clock, Desk
 
 
 def test_the_pause_before_an_attempt_is_uniform_up_to_a_bound_that_doubles_up_to_an_hour() -> None:
@@ -116,20 +77,6 @@ def test_told_twice_an_attempt_ends_once(desk: Callable[..., Desk]) -> None:
     one.backend.settle(seat, run, None)
     one.backend.settle(seat, run, None)
     assert one.backend.stats().finished["success"] == 1
-
-
-def test_many_jobs_become_due_at_once(desk: Callable[..., Desk], clock: Clock) -> None:
-    one = desk()
-    number = often(2_000, 20_000)
-    for which in range(number):
-        one.put(delay=1 + which % 3, tenant=f"t{which % 50}")
-    clock.now += 2
-    one.backend.look()
-    stats = one.backend.stats()
-    assert (stats.waiting, stats.later) == (sum(which % 3 < 2 for which in range(number)), number // 3)
-    clock.now += 1
-    one.backend.look()
-    assert one.backend.stats().waiting == number
 
 
 def test_a_tenant_s_backlog_is_bounded_and_nobody_else_s_by_it(desk: Callable[..., Desk]) -> None:
@@ -247,8 +194,7 @@ def test_a_handler_that_comes_late_gets_what_waits_for_it(desk: Callable[..., De
 
 def test_limits_follow_a_change_and_workers_and_lanes_do_not(desk: Callable[..., Desk]) -> None:
     one = desk(max_concurrent=1, lanes=2)
-    seats = [one.seat(), Bench(1)]
-    one.backend.join(seats[1])
+    seats = [one.seat(), one.seat(1)]
     for _ in range(3):
         one.put()
     assert sum(seat.run is not None for seat in seats) == 1
