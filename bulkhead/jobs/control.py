@@ -21,9 +21,11 @@ from bulkhead.tenancy import tenant_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from typing import Unpack
     from uuid import UUID
 
     from bulkhead.jobs.handlers import Call
+    from bulkhead.jobs.options import RunnerOptions
     from bulkhead.jobs.records import JobRecord, Stats
     from bulkhead.settings.parts import Jobs
 
@@ -36,11 +38,16 @@ class Control:
     """One runner's jobs and limits. `report` is what the last `stop` said."""
 
     def __init__(
-        self, given: dict[str, Any], clock: Callable[[], float] = time.monotonic, chance: Callable[[], float] = random
+        self,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random,
+        **options: Unpack[RunnerOptions],
     ) -> None:
-        self._given = checked(type(self).__name__, given)
-        options = in_force(self._given)
-        self._backend = MemoryBackend(self._lowered(options), clock, chance, self._alarm)
+        self._given = checked(type(self).__name__, options)
+        self._forget()
+        wanted = in_force(self._given)
+        self._backend = MemoryBackend(self._lowered(wanted), clock, chance, self._alarm)
         self._process = os.getpid()
         self._state = "new"
         self._ending = threading.RLock()
@@ -67,8 +74,13 @@ class Control:
         """Look again at what is due, soon. Any thread, under the lock of the backend."""
         raise NotImplementedError
 
+    def _forget(self) -> None:
+        """No worker, and nothing that one has left: at first, and in a forked child."""
+        raise NotImplementedError
+
     def fresh(self) -> None:
         """In a forked child: no job, no worker, not started."""
+        self._forget()
         self._backend.fresh()
         self._state, self._ending = "new", threading.RLock()
 

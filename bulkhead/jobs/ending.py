@@ -8,6 +8,8 @@ from bulkhead.jobs.lining import Lining
 from bulkhead.jobs.records import record
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from bulkhead.jobs.records import Entry, JobRecord, Run
 
 
@@ -30,17 +32,17 @@ class Ending(Lining):
         for seat in self._seats:
             seat.wake()
 
-    def runs(self) -> list[Run]:
-        """What runs now."""
+    def give_up(self, own: Run | None) -> None:
+        """The grace is over: what can be cancelled is, but for `own`, the job that stops; what has not begun waits."""
         with self._lock:
-            return self._runs()
-
-    def give_up(self, run: Run) -> None:
-        """Let a shutdown cancel it, if it can be."""
-        with self._lock:
-            run.given_up = run.cancel is not None
-        if run.cancel is not None:
-            run.cancel()
+            self._whole()
+        with self._lock, self._step:
+            self._take_back()
+            runs = [run for run in self._runs() if run.cancel is not None and run is not own]
+            for run in runs:
+                run.given_up = True
+        for run in runs:
+            cast("Callable[[], object]", run.cancel)()
 
     def finish(self) -> tuple[int, list[JobRecord], list[JobRecord]]:
         """Nothing is taken from now on: (ended since `close`, what is left, what still runs).
@@ -63,17 +65,21 @@ class Ending(Lining):
 
     def _what_is_left(self) -> list[Entry]:
         """In the order in which they would run, of each tenant."""
+        self._take_back()  # nobody came to run it: its loop is gone
+        self._empty_inbox()
+        in_line = cast("list[Entry]", self._crew.in_line())
+        return [*in_line, *self._later.all(), *self._unknown.all()]
+
+    def _take_back(self) -> None:
+        """What was given to a worker that has not begun with it."""
         for seat in self._seats:
             run = seat.run
-            if run is not None and not run.started:  # nobody came to run it: its loop is gone
+            if run is not None and not run.started:
                 seat.run = None
                 run.entry.attempt -= 1
                 self._crew.give_back(seat)
                 self.numbers.ended(run.entry.queue, "returned")
                 self._backlog.add(run.entry.tenant)
-        self._empty_inbox()
-        in_line = cast("list[Entry]", self._crew.in_line())
-        return [*in_line, *self._later.all(), *self._unknown.all()]
 
     def _forget_waiting(self) -> None:
         self._jobs = {run.entry: None for run in self._runs()}

@@ -200,9 +200,11 @@ os.register_at_fork(after_in_child=registry.fresh)
 class Takers:
     """The runners that are started in this process, and the one that a job in work belongs to."""
 
+    inside: ContextVar[Taker | None]
+    started: tuple[Taker, ...]
+    _lock: threading.Lock
+
     def __init__(self) -> None:
-        self.inside: ContextVar[Taker | None] = ContextVar("bulkhead_runner", default=None)
-        self.started: tuple[Taker, ...] = ()
         self.forget()
 
     def the_one(self) -> Taker:
@@ -234,9 +236,13 @@ class Takers:
             self.started = tuple(filter(lambda one: one is not runner, self.started))
 
     def forget(self) -> None:
-        """In a forked child no thread or loop of the parent runs, and no lock is taken."""
-        self._lock = threading.Lock()
+        """In a forked child no thread or loop of the parent runs, no lock is taken, and no job is in work.
+
+        Not even where a job forked: a new variable, since contexts of the parent's jobs go on in the child.
+        """
+        self.inside = ContextVar("bulkhead_runner", default=None)
         self.started = ()
+        self._lock = threading.Lock()
 
 
 takers = Takers()

@@ -47,7 +47,7 @@ class Report(NamedTuple):
     returned: list[JobRecord]
     """Jobs that are the caller's now: those that waited, and those that were cancelled."""
     running: list[JobRecord]
-    """Jobs that could not be cancelled and still run, in threads."""
+    """Jobs that could not be cancelled and still run, in threads; and the one that called `stop()`."""
 
 
 class Stats(NamedTuple):

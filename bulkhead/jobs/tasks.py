@@ -13,7 +13,6 @@ import threading
 import time
 from contextvars import Context
 from queue import SimpleQueue
-from random import random
 from typing import TYPE_CHECKING, Any, Self
 
 from bulkhead.errors import ConfigurationError
@@ -29,9 +28,7 @@ from bulkhead.log_lines import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Unpack
 
-    from bulkhead.jobs.options import RunnerOptions
     from bulkhead.jobs.records import Report, Run
 
 
@@ -56,13 +53,7 @@ class AsyncRunner(Control):
     (uniform in 0..1, for pauses between attempts) are for tests. ConfigurationError for options that are not accepted.
     """
 
-    def __init__(
-        self,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        chance: Callable[[], float] = random,
-        **options: Unpack[RunnerOptions],
-    ) -> None:
+    def _forget(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._work: dict[asyncio.Future[Any], Run] = {}
         self._threads: dict[asyncio.Future[Any], tuple[threading.Thread, Place]] = {}
@@ -72,26 +63,23 @@ class AsyncRunner(Control):
         self._over: SimpleQueue[None] = SimpleQueue()
         self._step: tuple[Run, float] | None = None
         """What keeps the loop just now, and since when (perf_counter)."""
-        super().__init__(dict(options), clock, chance)
 
     def _alarm(self) -> None:
         if self._loop is not None:
             in_loop(self._loop, self._bell.set)
 
-    def fresh(self) -> None:
-        """In a forked child: no job, no task, not started."""
-        self._loop, self._work, self._threads, self._clock, self._bell = None, {}, {}, None, asyncio.Event()
-        self._over, self._step = SimpleQueue(), None
-        super().fresh()
-
     async def start(self) -> Self:
         """Begin to run jobs in this loop; what this process enqueues, in any thread, is this runner's from now on."""
         self._begin()
         self._loop = asyncio.get_running_loop()
-        for number in range(self.options.workers):
-            self._backend.join(Place(number, self._loop, self._look_into))
-        self._clock = self._loop.create_task(self._look(), name="bulkhead-jobs-clock", context=Context())
-        threading.Thread(target=self._watch, args=(self._over,), name="bulkhead-jobs-watch", daemon=True).start()
+        try:
+            threading.Thread(target=self._watch, args=(self._over,), name="bulkhead-jobs-watch", daemon=True).start()
+            for number in range(self.options.workers):
+                self._backend.join(Place(number, self._loop, self._look_into))
+            self._clock = self._loop.create_task(self._look(), name="bulkhead-jobs-clock", context=Context())
+        except BaseException:  # there may be no more threads
+            await self.stop(0)
+            raise
         takers.add(self)
         return self
 
@@ -108,9 +96,8 @@ class AsyncRunner(Control):
         try:
             await self._await_work(seconds)
         finally:
-            for run in list(self._work.values()):
-                self._backend.give_up(run)
             try:
+                self._backend.give_up(self._own_run())
                 await self._await_work(CANCEL_SECONDS, given_up=True)
             finally:
                 if self._clock is not None:
@@ -118,10 +105,15 @@ class AsyncRunner(Control):
                 report = self._end()
         return report
 
+    def _own_run(self) -> Run | None:
+        """The job whose task this is."""
+        task = asyncio.current_task()
+        return None if task is None else self._work.get(task)
+
     async def _await_work(self, seconds: float, *, given_up: bool = False) -> None:
-        until = time.monotonic() + seconds
+        until, own = time.monotonic() + seconds, self._own_run()
         await asyncio.sleep(0)  # what was given out just before begins
-        while work := [one for one, run in self._work.items() if run.given_up or not given_up]:
+        while work := [one for one, run in self._work.items() if run is not own and (run.given_up or not given_up)]:
             left = until - time.monotonic()
             if left <= 0:
                 return
@@ -155,20 +147,23 @@ class AsyncRunner(Control):
         """
         if threading.current_thread() is not threading.main_thread():
             raise ConfigurationError("run() waits for signals: in the main thread only; else start() and stop()")
-        loop, told = asyncio.get_running_loop(), asyncio.Event()
+        loop, told, again = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+
+        def note() -> None:
+            (again if told.is_set() else told).set()
+
         before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
         for number in before:
-            loop.add_signal_handler(number, told.set)
+            loop.add_signal_handler(number, note)
         try:
             await self.start()
             try:
                 await told.wait()
-                told.clear()
             except asyncio.CancelledError:
-                told.set()  # no grace
+                again.set()  # no grace
                 raise
             finally:
-                report = await self._stop_unless(told)
+                report = await self._stop_unless(again)
             return report
         finally:
             for number, handler in before.items():

@@ -14,7 +14,6 @@ import time
 from contextlib import suppress
 from contextvars import Context
 from queue import Empty, SimpleQueue
-from random import random
 from typing import TYPE_CHECKING, Any, Self
 
 from bulkhead.counting import Tally
@@ -29,10 +28,8 @@ from bulkhead.log_lines import say
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
-    from typing import Unpack
 
     from bulkhead.jobs.handlers import Call
-    from bulkhead.jobs.options import RunnerOptions
     from bulkhead.jobs.records import Report, Run
 
 CANCEL_SECONDS = 5.0
@@ -67,30 +64,17 @@ class Runner(Control):
     (uniform in 0..1, for pauses between attempts) are for tests. ConfigurationError for options that are not accepted.
     """
 
-    def __init__(
-        self,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        chance: Callable[[], float] = random,
-        **options: Unpack[RunnerOptions],
-    ) -> None:
+    def _forget(self) -> None:
         self._threads: list[Thread] = []
-        self._until = 0.0
-        self._interrupted = Tally()
         self._clock: threading.Thread | None = None
         self._key: list[None] = [None]
-        self._bell: SimpleQueue[None] = (
-            SimpleQueue()
-        )  # no Event: an exception sent to a thread may leave its lock taken
-        super().__init__(dict(options), clock, chance)
+        # No Event: an exception sent to a thread may leave its lock taken.
+        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._interrupted = Tally()
+        self._until, self._hurried = 0.0, False
 
     def _alarm(self) -> None:
         self._bell.put(None)
-
-    def fresh(self) -> None:
-        """In a forked child: no job, no worker, not started."""
-        self._threads, self._bell, self._clock, self._key = [], SimpleQueue(), None, [None]
-        super().fresh()
 
     def start(self) -> Self:
         """Start the workers; what this process enqueues is this runner's from now on."""
@@ -122,19 +106,24 @@ class Runner(Control):
         again waits for what still runs. ConfigurationError: the seconds are none from 0 to 1e9; then it goes on.
         """
         self._until = time.monotonic() + self._grace(grace_secs)
+        if self._hurried:  # asked in this order, as `_hurry` sets them in the other one
+            self._until = 0.0
         self._backend.close()
         self._alarm()
         try:
             self._await_workers(self._threads)
         finally:
-            for run in self._backend.runs():
-                self._backend.give_up(run)
-            self._until = time.monotonic() + CANCEL_SECONDS
             try:
+                self._backend.give_up(self._own_run())
+                self._until = time.monotonic() + CANCEL_SECONDS
                 self._await_workers([one for one in self._threads if one.run is not None and one.run.given_up])
             finally:
                 report = self._end()
         return report
+
+    def _own_run(self) -> Run | None:
+        """The job that this thread runs."""
+        return next((one.run for one in self._threads if one.thread is threading.current_thread()), None)
 
     def _await_workers(self, threads: list[Thread]) -> None:
         """Until they have ended, at most until the moment that stands in `_until`, which a signal may change."""
@@ -190,6 +179,7 @@ class Runner(Control):
 
     def _hurry(self, hear: int) -> None:
         if os.read(hear, 1):  # a second signal; nothing: the other end is closed
+            self._hurried = True  # it may come before the grace begins
             self._until = 0.0
 
     def __enter__(self) -> Self:

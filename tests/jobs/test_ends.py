@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from counts import often
 
 from bulkhead.errors import ConfigurationError
 from bulkhead.jobs import AsyncRunner, JobRecord, Runner, job
@@ -17,6 +18,7 @@ from bulkhead.jobs import AsyncRunner, JobRecord, Runner, job
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from conftest import AsyncEventually, RunPython
     from jobs.conftest import Start
 
 pytestmark = pytest.mark.anyio
@@ -213,3 +215,150 @@ def test_records_that_cannot_be_restored_are_refused_and_none_of_the_others_is_k
         runner.restore([record(7, {})])  # as `tenant(7)` has it
         time.sleep(0)
         assert runner.drain(timeout=20)
+
+
+async def test_what_a_worker_was_given_and_has_not_begun_is_returned(start: Start) -> None:
+    """A coroutine function can be cancelled: it is never named as still running, however early the end comes."""
+
+    @job()
+    async def work() -> None:
+        await asyncio.sleep(1000)
+
+    for _ in range(often(40, 400)):
+        async with start(workers=2) as runner:
+            kept = {work.enqueue() for _ in range(3)}
+            report = await runner.stop(0)
+        assert report.running == []
+        assert {record.id for record in report.returned} == kept
+        assert {record.attempt for record in report.returned} == {0}
+
+
+async def test_a_job_in_the_loop_that_stops_its_runner_does_not_wait_for_itself_and_goes_on(
+    aeventually: AsyncEventually,
+) -> None:
+    seen: list[Any] = []
+
+    @job(name="stopper")
+    async def stopper() -> None:
+        seen.append(await runner.stop(1000))
+        await asyncio.sleep(0)
+        seen.append("went on")
+
+    @job(name="another")
+    async def another() -> None:
+        await asyncio.sleep(0.02)
+
+    runner = await AsyncRunner(workers=2).start()
+    another.enqueue()
+    stopper.enqueue()
+    await aeventually(lambda: len(seen) == 2, 20)
+    assert ([record.name for record in seen[0].running], seen[0].finished) == (["stopper"], 1)
+    await aeventually(lambda: runner.stats().running == 0, 20)
+    assert runner.stats().finished["success"] == 2
+    assert (await runner.stop(0)).running == []
+
+
+def test_a_coroutine_function_in_a_thread_that_stops_its_runner_goes_on(eventually: Callable[..., Any]) -> None:
+    seen: list[Any] = []
+
+    @job(name="stopper")
+    async def stopper() -> None:
+        seen.append(runner.stop(1000))
+        await asyncio.sleep(0)
+        seen.append("went on")
+
+    runner = Runner(workers=1).start()
+    stopper.enqueue()
+    eventually(lambda: runner.stats().finished["success"] == 1, 20)
+    assert [record.name for record in seen[0].running] == ["stopper"]
+    assert seen[1] == "went on"
+
+
+@pytest.mark.parametrize("kind", ["threads", "tasks"])
+def test_two_signals_right_after_each_other_end_the_grace_as_well(kind: str, run_python: RunPython) -> None:
+    told = run_python(
+        f"""
+import asyncio, os, signal
+from bulkhead.jobs import AsyncRunner, Runner, job
+kind = {kind!r}
+
+@job(name="signals")
+async def signals():
+    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGINT)
+    await asyncio.sleep(1000)
+
+runner = (Runner if kind == "threads" else AsyncRunner)(workers=1, grace_secs=1000)
+signals.options(runner=runner).enqueue()
+report = runner.run() if kind == "threads" else asyncio.run(runner.run())
+print([record.name for record in report.returned], report.running)
+"""
+    )
+    assert told.stdout.strip() == "['signals'] []"
+
+
+def test_a_child_that_a_job_forks_is_told_that_no_runner_is_there(run_python: RunPython) -> None:
+    """It was taken by the job's own runner, which in the child nobody started."""
+    told = run_python(
+        """
+import os, warnings
+warnings.simplefilter("ignore")
+from contextvars import copy_context
+from bulkhead.errors import ConfigurationError
+from bulkhead.jobs import Runner, job
+
+@job(name="inner")
+def inner(): ...
+
+@job(name="forks", max_attempts=1)
+def forks():
+    context = copy_context()
+    pid = os.fork()
+    if pid == 0:
+        said = []
+        for enqueue in (inner.enqueue, lambda: context.run(inner.enqueue)):
+            try:
+                enqueue()
+            except ConfigurationError as error:
+                said.append("no runner is started" in str(error))
+        os._exit(said == [True, True])
+    print(os.waitpid(pid, 0)[1] >> 8, flush=True)
+    inner.enqueue()
+
+with Runner(workers=1) as runner:
+    forks.enqueue()
+    assert runner.drain(timeout=20)
+print(runner.stats().finished["success"])
+"""
+    )
+    assert told.stdout.split() == ["1", "2"]
+
+
+def test_a_start_that_fails_gives_back_what_was_enqueued_before(run_python: RunPython) -> None:
+    told = run_python(
+        """
+import asyncio, threading
+from bulkhead.jobs import AsyncRunner, Runner, job
+
+@job(name="work")
+def work(): ...
+
+async def main():
+    runner = AsyncRunner(workers=2)
+    work.options(runner=runner).enqueue()
+    try:
+        await runner.start()
+    except RuntimeError as error:
+        print(error, len(runner.report.returned), len(asyncio.all_tasks()))
+
+threading.stack_size(1 << 46)  # there is no room for a thread
+runner = Runner(workers=2)
+work.options(runner=runner).enqueue()
+try:
+    runner.start()
+except RuntimeError as error:
+    print(error, len(runner.report.returned))
+asyncio.run(main())
+"""
+    )
+    assert told.stdout.splitlines() == ["can't start new thread 1", "can't start new thread 1 1"]
