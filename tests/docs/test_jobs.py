@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bulkhead import jobs
+from bulkhead.hashing import shuffle_shard, slot_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,6 +107,16 @@ def test_the_table_of_names_has_every_public_one(guide: str) -> None:
     told = {re.match(r"\w+", one).group() for one in re.findall(r"`([^`]+)`", first)}  # type: ignore[union-attr]
     assert told | {"Sender"} == set(jobs.__all__)
     assert "`Sender`" in table
+
+
+def test_lanes_and_slots_of_the_page_are_those_of_the_code(guide: str) -> None:
+    """Known fault 85: what a process works out is what is written down."""
+    rows = [[cell.strip() for cell in line.split("|")[2:-1]] for line in guide.splitlines() if line.startswith("| ")]
+    start = next(index for index, cells in enumerate(rows) if cells[0] == "acme")
+    tenants, lanes, slots = rows[start : start + 3]
+    assert len(tenants) == 5
+    assert lanes == [", ".join(map(str, shuffle_shard(tenant, 8, 2))) for tenant in tenants]
+    assert slots == [str(slot_of(tenant)) for tenant in tenants]
 
 
 def test_numbers_of_the_page_are_those_of_the_code(guide: str) -> None:

@@ -114,10 +114,10 @@ async def test_nothing_of_one_job_s_context_is_in_the_next_one_s(start: Start) -
 
     left.set("caller")
     async with start(workers=1) as runner:
-        for one in (plain, coroutine, plain, coroutine):
+        for one in (coroutine, coroutine, plain, plain, coroutine):  # the first one begins right where it is enqueued
             one.options(tenant="acme").enqueue()
         assert await runner.drain()
-    assert seen == [("nothing", "acme")] * 4
+    assert seen == [("nothing", "acme")] * 5
     assert takers.inside.get() is None
     assert bulkhead.current_tenant() is None
 
