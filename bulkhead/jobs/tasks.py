@@ -8,7 +8,6 @@ loop's other tasks when the loop is torn down without `stop()`: then nothing mor
 from __future__ import annotations
 
 import asyncio
-import signal
 import threading
 import time
 from contextvars import Context
@@ -23,6 +22,7 @@ from bulkhead.jobs.errors import JobCancelled
 from bulkhead.jobs.handlers import takers
 from bulkhead.jobs.lining import LOOK_AGAIN
 from bulkhead.jobs.memory import EVERYBODY, Seat
+from bulkhead.jobs.signals import NUMBERS, handlers
 from bulkhead.jobs.threads import CANCEL_SECONDS, heard
 from bulkhead.log_lines import say
 
@@ -152,10 +152,8 @@ class AsyncRunner(Control):
         def note() -> None:
             (again if told.is_set() else told).set()
 
-        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-        for number in before:
-            loop.add_signal_handler(number, note)
         try:
+            handlers.replace(lambda number: loop.add_signal_handler(number, note))
             await self.start()
             try:
                 await told.wait()
@@ -166,9 +164,9 @@ class AsyncRunner(Control):
                 report = await self._stop_unless(again)
             return report
         finally:
-            for number, handler in before.items():
+            for number in NUMBERS:
                 loop.remove_signal_handler(number)
-                signal.signal(number, handler)
+            handlers.restore()
 
     async def _stop_unless(self, hurry: asyncio.Event) -> Report:
         """Stop; the grace is over when `hurry` is set, or this is cancelled."""

@@ -23,6 +23,7 @@ from bulkhead.jobs.control import Control, whose
 from bulkhead.jobs.errors import JobCancelled
 from bulkhead.jobs.handlers import takers
 from bulkhead.jobs.memory import EVERYBODY, Seat
+from bulkhead.jobs.signals import handlers
 from bulkhead.log_lines import say
 
 if TYPE_CHECKING:
@@ -162,23 +163,23 @@ class Runner(Control):
         def note(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
             os.write(tell, b"!")  # a lock of threading could be one that this very thread holds
 
-        before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
         second = threading.Thread(target=self._hurry, args=(hear,), name="bulkhead-jobs-signal", daemon=True)
         try:
+            handlers.replace(lambda number: signal.signal(number, note))
             self.start()
             os.read(hear, 1)
             second.start()
             return self.stop()
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-            os.close(tell)
+            handlers.restore()
             if second.ident is not None:
+                os.write(tell, b".")  # to close it would not do: a child that a job forked may have it, too
                 second.join()
+            os.close(tell)
             os.close(hear)
 
     def _hurry(self, hear: int) -> None:
-        if os.read(hear, 1):  # a second signal; nothing: the other end is closed
+        if os.read(hear, 1) == b"!":  # a second signal; else it is over
             self._hurried = True  # it may come before the grace begins
             self._until = 0.0
 
