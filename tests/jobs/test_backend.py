@@ -14,6 +14,7 @@ from bulkhead.jobs.dead import Dead
 from bulkhead.jobs.memory import EVERYBODY
 from bulkhead.jobs.records import Entry, JobRecord
 from bulkhead.jobs.retries import LONGEST, pause
+from bulkhead.settings import Jobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -233,6 +234,39 @@ def test_what_a_signal_handler_enqueues_in_the_middle_of_something_is_kept_at_th
     assert seat.run is not None
 
 
+def test_what_a_signal_handler_enqueues_right_before_the_end_is_returned(desk: Callable[..., Desk]) -> None:
+    one = desk()
+    with one.backend._lock:
+        kept = one.put(delay=3)
+    one.backend.close()
+    assert [(record.id, record.delay) for record in one.backend.finish()[1]] == [(kept, 3.0)]
+
+
+@pytest.mark.parametrize("delay", [0.0, 1.0])
+def test_limits_that_change_while_a_job_comes_are_those_it_gets(
+    delay: float, desk: Callable[..., Desk], clock: Clock
+) -> None:
+    """A callable is the user's code, so it is asked without the lock."""
+    changes: list[Jobs] = []
+
+    def cap(tenant: str) -> int:
+        if changes:
+            one.backend.adopt(changes.pop())
+        return 7
+
+    one = desk(max_concurrent=cap)
+    if not delay:
+        changes.append(Jobs(max_concurrent=2))
+    one.put(delay=delay)
+    if delay:
+        changes.append(Jobs(max_concurrent=2))
+        clock.now += delay
+        while not one.backend.look():
+            pass
+    assert not changes
+    assert one.backend._crew.slots.table["acme"].number == 2
+
+
 def test_what_was_handed_over_and_not_delivered_is_found_again(desk: Callable[..., Desk]) -> None:
     one = desk()
     seat = one.seat()
@@ -255,6 +289,16 @@ def test_the_dead_are_bounded_and_one_tenant_s_do_not_push_out_another_s() -> No
     assert bury("third", 0) == "noisy-2"
     assert len(dead) == 10
     assert [entry.id for entry in dead.of("quiet")] == ["quiet-0", "quiet-1"]
+
+
+def test_a_tenant_with_its_share_of_the_dead_pushes_out_its_own() -> None:
+    dead = Dead(maximum=5)
+    for tenant, number in (("one", 0), ("one", 1), ("two", 0), ("two", 1), ("third", 0)):
+        dead.add(Entry(f"{tenant}-{number}", "work", "default", tenant, "{}", 1))
+    for tenant in ("two", "one"):
+        gone = dead.add(Entry(f"{tenant}-2", "work", "default", tenant, "{}", 1))
+        assert gone is not None
+        assert gone.id == f"{tenant}-0"
 
 
 def test_a_record_shows_no_arguments_unless_asked() -> None:

@@ -297,43 +297,6 @@ print([record.name for record in report.returned], report.running)
     assert told.stdout.strip() == "['signals'] []"
 
 
-def test_a_child_that_a_job_forks_is_told_that_no_runner_is_there(run_python: RunPython) -> None:
-    """It was taken by the job's own runner, which in the child nobody started."""
-    told = run_python(
-        """
-import os, warnings
-warnings.simplefilter("ignore")
-from contextvars import copy_context
-from bulkhead.errors import ConfigurationError
-from bulkhead.jobs import Runner, job
-
-@job(name="inner")
-def inner(): ...
-
-@job(name="forks", max_attempts=1)
-def forks():
-    context = copy_context()
-    pid = os.fork()
-    if pid == 0:
-        said = []
-        for enqueue in (inner.enqueue, lambda: context.run(inner.enqueue)):
-            try:
-                enqueue()
-            except ConfigurationError as error:
-                said.append("no runner is started" in str(error))
-        os._exit(said == [True, True])
-    print(os.waitpid(pid, 0)[1] >> 8, flush=True)
-    inner.enqueue()
-
-with Runner(workers=1) as runner:
-    forks.enqueue()
-    assert runner.drain(timeout=20)
-print(runner.stats().finished["success"])
-"""
-    )
-    assert told.stdout.split() == ["1", "2"]
-
-
 def test_a_start_that_fails_gives_back_what_was_enqueued_before(run_python: RunPython) -> None:
     told = run_python(
         """
@@ -362,3 +325,49 @@ asyncio.run(main())
 """
     )
     assert told.stdout.splitlines() == ["can't start new thread 1", "can't start new thread 1 1"]
+
+
+def test_a_clock_that_was_ended_from_outside_is_started_again_by_who_enqueues(run_python: RunPython) -> None:
+    told = run_python(
+        """
+import ctypes, threading, time
+from bulkhead.jobs import Runner, job
+
+ended = threading.Event()
+
+@job()
+def work():
+    ended.set()
+
+with Runner(workers=1) as runner:
+    clock = runner._clock
+    while clock.is_alive():  # one that comes while it says that it was interrupted ends it
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(clock.ident), ctypes.py_object(KeyboardInterrupt))
+        time.sleep(0.001)
+    work.enqueue_in(0.01)
+    print(ended.wait(20))
+"""
+    )
+    assert told.stdout.strip() == "True"
+
+
+def test_a_plain_job_that_outlives_its_loop_ends_as_others_do(eventually: Callable[..., Any]) -> None:
+    goes_on = threading.Event()
+    runner = AsyncRunner(workers=1)
+
+    @job()
+    def work() -> None:
+        goes_on.wait(20)
+
+    async def main() -> None:
+        await runner.start()
+        work.enqueue()
+        while not runner.stats().running:  # noqa: ASYNC110  the test's own poll
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+    goes_on.set()
+    eventually(lambda: runner.stats().running == 0, 20)
+    assert runner.stats().finished["success"] == 1
+    assert asyncio.run(runner.stop(0)).running == []
