@@ -21,7 +21,7 @@ from bulkhead.cells.arguments import check, header_fault, networks, seconds_faul
 from bulkhead.cells.errors import CellUnavailableError, UnsafePathError
 from bulkhead.cells.paths import joined
 from bulkhead.cells.places import MISDIRECTED, TENANT_HEADER, VERSION_HEADER, Places, local, wanted
-from bulkhead.cells.proxy_client import Client, UpstreamError, adapter, headers_of, pass_body_on
+from bulkhead.cells.proxy_client import Client, UpstreamError, adapter, cannot_pass, headers_of, pass_body_on
 from bulkhead.cells.proxy_exchange import ClientGone, Exchange, Young
 from bulkhead.cells.proxy_headers import HOP_BY_HOP, Incoming, returned, special
 from bulkhead.settings.sections import Tenancy
@@ -44,6 +44,7 @@ _SITE: Final = adapter.query
 _VERSION: Final = VERSION_HEADER.lower().encode()
 _ASCII: Final = "".join(map(chr, range(0x21, 0x7F)))
 _KNOWN_CALLERS: Final = 1000
+_BODILESS: Final = (204, 304)
 _ANNOUNCED: Final = ("1.1", "1.0")
 """Versions of HTTP in which a request with a body has a header that says so."""
 
@@ -59,7 +60,8 @@ class CellProxy:
     (source="subdomain"), and is passed on in `tenant_header`. Callers whose address is in `trusted` (networks, such as
     "10.0.0.0/8") may choose the cell by `cell_header`, whatever the state of cell and tenant, are told who answered,
     and are believed their X-Forwarded-…; from others all of these are dropped. Time-outs in seconds: to connect, and
-    between two reads. `options`: those of each cell's resource. ConfigurationError for what cannot be.
+    for the cell to take a part of the body or to send the next one of its answer. `options`: those of each cell's
+    resource. ConfigurationError for what cannot be.
     """
 
     def __init__(  # noqa: PLR0913  options, by name
@@ -240,9 +242,9 @@ class CellProxy:
             else:
                 async with asyncio.timeout(limit):
                     response = await client.ask(method, url, headers, body)
-            if not 200 <= response.status < 600:  # 101 would begin what was not asked for
+            if cannot_pass(response):
                 response.close()
-                raise UpstreamError("a status that cannot be passed on")  # noqa: TRY301  counted as all others are
+                raise UpstreamError("an answer that cannot be passed on")  # noqa: TRY301  counted as all others are
         except BaseException as error:
             # That the body broke off is how aiohttp tells it; it says nothing about the cell.
             session.fail(ClientGone() if exchange.gone else error)
@@ -260,7 +262,7 @@ async def _pass_on(
             (name, local(value.decode("latin-1"), cell, "").encode("latin-1") if name == b"location" else value)
             for name, value in headers
         ]
-    elif response.status == 304:  # its Content-Length is that of a body which does not come
+    elif response.status in _BODILESS:  # a Content-Length is that of a body which does not come
         headers = [pair for pair in headers if pair[0] != b"content-length"]
     send = exchange.send
     try:

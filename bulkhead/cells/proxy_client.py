@@ -6,6 +6,7 @@ headers of its own, connection limits. Nothing here knows cells.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -43,21 +44,39 @@ adapter = Adapter("cells", KIND, Errors(ResourceBusyError, CircuitOpenError, Unk
 
 
 class Body:
-    """The request's body, once. A second reader would send what is left of it as if it were all."""
+    """The request's body, once. A second reader would send what is left of it as if it were all.
 
-    def __init__(self, parts: AsyncIterator[bytes]) -> None:
-        self._parts = [parts]
+    `seconds`: how long the cell may take for a part of it, `limit`: what ends the request else. aiohttp looks at its
+    own time-out only when the whole body is sent, and a cell that hangs takes none of it for ever.
+    """
+
+    def __init__(self, parts: AsyncIterator[bytes], seconds: float, limit: asyncio.Timeout) -> None:
+        self._parts, self._seconds, self._limit = [parts], seconds, limit
+        self.answered = False
+        """From here on aiohttp's own time-out holds."""
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         if not self._parts:
             raise aiohttp.ClientPayloadError("the body has been sent already")
-        return self._parts.pop()
+        return self._timed(self._parts.pop())
+
+    async def _timed(self, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for part in parts:
+            self._allow(self._seconds)
+            yield part
+            self._allow(None)
+        self._allow(2 * self._seconds)  # to take what is in buffers, and then to answer
+
+    def _allow(self, seconds: float | None) -> None:
+        if not self.answered:
+            self._limit.reschedule(None if seconds is None else asyncio.get_running_loop().time() + seconds)
 
 
 class Client:
     """Connections to cells. To be made and used in one event loop. Times in seconds."""
 
     def __init__(self, connect_timeout: float, read_timeout: float) -> None:
+        self._read_timeout = read_timeout
         self._session = aiohttp.ClientSession(
             auto_decompress=False,
             connector=aiohttp.TCPConnector(limit=0),
@@ -77,10 +96,22 @@ class Client:
             told = [(name.decode(), value.decode()) for name, value in headers]  # aiohttp writes UTF-8
         except UnicodeDecodeError:
             told = [(name.decode(), _text(value)) for name, value in headers]
-        data = None if body is None else cast("Any", Body(body))
-        return self._session.request(
-            method, URL(url, encoded=True), headers=CIMultiDict(told), data=data, allow_redirects=False
-        )
+        target, pairs = URL(url, encoded=True), CIMultiDict(told)
+        if body is None:
+            return self._session.request(method, target, headers=pairs, allow_redirects=False)
+        return self._ask_with(body, method, target, pairs)
+
+    async def _ask_with(
+        self, parts: AsyncIterator[bytes], method: str, url: URL, headers: CIMultiDict[str]
+    ) -> aiohttp.ClientResponse:
+        async with asyncio.timeout(None) as limit:
+            body = Body(parts, self._read_timeout, limit)
+            try:
+                return await self._session.request(
+                    method, url, headers=headers, data=cast("Any", body), allow_redirects=False
+                )
+            finally:
+                body.answered = True
 
     async def close(self) -> None:
         """Close all connections."""
@@ -92,6 +123,12 @@ def _text(value: bytes) -> str:
     with contextlib.suppress(UnicodeDecodeError):
         return value.decode()
     return value.decode("latin-1")
+
+
+def cannot_pass(response: aiohttp.ClientResponse) -> bool:
+    """Whether the client would not get what the cell said: 101 begins what nobody asked for, a coding gets lost."""
+    coding = response.headers.get("Transfer-Encoding")
+    return not 200 <= response.status < 600 or (coding is not None and coding.lower() != "chunked")
 
 
 def headers_of(response: aiohttp.ClientResponse) -> Iterable[tuple[bytes, bytes]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import httpx
@@ -18,6 +19,8 @@ from bulkhead.cells.sources import FileSource
 from bulkhead.testing.processes import free_port
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from bulkhead.testing import HttpServer
 
 LOCAL = ["127.0.0.0/8"]
@@ -261,6 +264,31 @@ def test_a_cell_that_hangs_is_504_then_503_for_its_tenants_only(two: Cells, http
     ):
         assert [server.get("/ok", sick).status_code for _ in range(3)] == [504, 504, 503]
         assert server.get("/who", well).status_code == 200
+
+
+def test_a_cell_that_takes_no_more_of_a_body_is_504_and_counts(http_server: HttpServer) -> None:
+    router = CellRouter([Cell("sick", http_server.url)])
+    with proxy(router, read_timeout=0.3, tickets=1, error_threshold=2, error_timeout=60, success_threshold=1) as server:
+        assert server.get("/ok").status_code == 200
+        resource = bulkhead.find("cell:sick")
+        assert resource is not None
+        with http_server.paused():
+            for status in (504, 504, 503):
+                assert server.get("/ok", method="POST", content=bytes(32 << 20)).status_code == status
+                until(lambda: resource.in_use == 0)
+        assert resource.totals()["calls", "failure"] == 2
+
+
+def test_a_client_may_take_longer_for_its_body_than_a_cell_for_a_part_of_it(two: Cells) -> None:
+    paced = threading.Event()
+
+    def body() -> Iterator[bytes]:
+        for _ in range(5):
+            paced.wait(0.2)  # a slow client
+            yield b"x" * 1000
+
+    with proxy(two.map, read_timeout=0.3) as server:
+        assert server.get("/upload", method="POST", content=body()).text == "5000"
 
 
 def test_call_timeout_is_a_time_out_of_the_cell(two: Cells) -> None:

@@ -145,8 +145,9 @@ def test_a_connection_whose_request_was_not_ended_is_not_used_again(lines: list[
         b"HTTP/1.1 700 Odd\r\nContent-Length: 2\r\n\r\nok",
         b"HTTP/1.1 200 OK\r\nX-A: " + b"y" * 100_000 + b"\r\nContent-Length: 2\r\n\r\nok",
         b"hello\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
     ],
-    ids=["101", "both lengths", "two lengths", "CR", "700", "huge header", "no HTTP"],
+    ids=["101", "both lengths", "two lengths", "CR", "700", "huge header", "no HTTP", "coding"],
 )
 def test_an_answer_that_cannot_be_passed_on_is_502_and_counts_against_the_cell(
     cell: RawCell, server: Proxied, answer: bytes
@@ -161,12 +162,15 @@ def test_bytes_behind_an_answer_are_not_the_next_one(cell: RawCell, server: Prox
     assert [server.get("/x").text for _ in range(3)] == ["ok"] * 3
 
 
-def test_not_modified_has_no_body_whatever_its_length_says(cell: RawCell, server: Proxied) -> None:
-    cell.answer = b'HTTP/1.1 304 Not Modified\r\nETag: "a"\r\nContent-Length: 200\r\n\r\n'
+@pytest.mark.parametrize("status", [b"304 Not Modified", b"204 No Content"])
+def test_an_answer_without_a_body_has_none_whatever_its_length_says(
+    cell: RawCell, server: Proxied, status: bytes
+) -> None:
+    cell.answer = b'HTTP/1.1 %s\r\nETag: "a"\r\nContent-Length: 200\r\n\r\n' % status
     with server.raw("GET /x HTTP/1.1", *LINES) as asked, asked.makefile("rb") as read:
         for _ in range(2):  # the connection is kept
             lines = list(iter(read.readline, b"\r\n"))
-            assert lines[0] == b"HTTP/1.1 304 Not Modified\r\n"
+            assert lines[0] == b"HTTP/1.1 %s\r\n" % status
             assert b'etag: "a"\r\n' in lines
             asked.sendall("\r\n".join(["GET /y HTTP/1.1", *LINES, "", ""]).encode())
 
