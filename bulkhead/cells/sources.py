@@ -83,13 +83,19 @@ class FileSource(MapSource):
         minimum_interval: float = 2.0,
     ) -> None:
         label, self._path = os.fspath(path), Path(path).absolute()
+        self._read_before: tuple[bytes, CellMap] | None = None
         super().__init__(self._read, str(label), keep, minimum_interval=minimum_interval)
 
     def _read(self) -> CellMap:
-        """Always its content: a time stamp may be the same after two changes within one tick."""
+        """By its content, never by its time stamp, which may be the same after two changes within one tick."""
         try:
             octets = self._path.read_bytes()
         except OSError as error:
             text = error.strerror or type(error).__name__
             raise MapUnavailableError(f"{self.label}: cannot be read: {text}") from error
-        return parse(octets, self.label)
+        before = self._read_before
+        if before is not None and before[0] == octets:
+            return before[1]
+        fetched = parse(octets, self.label)
+        self._read_before = octets, fetched
+        return fetched

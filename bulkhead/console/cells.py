@@ -9,14 +9,15 @@ import json
 import re
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bulkhead.cells.http_source import HttpSource
 from bulkhead.cells.map_files import json_text, load, tables_of, toml_text, write
-from bulkhead.cells.planning import diff, promote, publish, raise_version, rebalance
+from bulkhead.cells.planning import diff, promote, publish, raise_version, rebalance, slots_of
 from bulkhead.cells.router import Cell, CellRouter
-from bulkhead.cells.slots import written
+from bulkhead.cells.slots import merged, written
 from bulkhead.cells.sources import FileSource
 from bulkhead.console.tables import table
 from bulkhead.errors import ConfigurationError
@@ -70,18 +71,16 @@ def _show(given: argparse.Namespace) -> int:
     if given.tenant:
         return _find(found, given)
     if given.json:
-        slots = {cell.name: list(written(found.router.slots(cell.name))) for cell in found.router.cells}
+        slots = {name: list(written(merged(own))) for name, own in slots_of(found.router).items()}
         _print(json.dumps({**tables_of(found), "slots": slots}, indent=2, ensure_ascii=False))
         return 0
     router = found.router
     rows: list[tuple[str, ...]] = []
+    held, pins = slots_of(router), Counter(router.pins.values())
     for cell in router.cells:
-        parts = router.slots(cell.name)
-        count = sum(map(len, parts))
-        pins = sum(1 for name in router.pins.values() if name == cell.name)
-        rows.append(
-            (cell.name, cell.state, f"{count}", f"{count / SLOTS:.1%}", _brief(written(parts)), f"{pins}", cell.url)
-        )
+        count = len(held[cell.name])
+        share, ranges = f"{count / SLOTS:.1%}", _brief(written(merged(held[cell.name])))
+        rows.append((cell.name, cell.state, f"{count}", share, ranges, f"{pins[cell.name]}", cell.url))
     kind = "an even split" if router.even else "explicit slots"
     _print(f"map {found.stamp} (epoch.version), {len(router.cells)} cells, {kind}, hash {router.hash}")
     _print(table(("cell", "state", "slots", "share", "ranges", "pins", "URL"), rows, right=(2, 3, 5)))

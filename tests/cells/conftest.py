@@ -1,4 +1,4 @@
-"""Two cells, real HTTP servers, for a file of tests; and no resource of a cell that a test made is left to the next."""
+"""Two cells and a server of maps, for a file of tests; no resource of a cell that a test made is left to the next."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from cells.cell_servers import Cells, cells
+from cells.map_server import MapServer, made
 
 import bulkhead
 
@@ -25,6 +26,15 @@ def two(_running: Cells, tmp_path: Path) -> Cells:
     """Two cells below /app."""
     _running.reset(tmp_path)
     return _running
+
+
+@pytest.fixture
+def server() -> Iterator[MapServer]:
+    """Where a map is."""
+    one = MapServer()
+    one.publish(made(1))
+    yield one
+    one.stop()
 
 
 @pytest.fixture(autouse=True)

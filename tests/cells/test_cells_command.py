@@ -8,6 +8,7 @@ import os
 import pty
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from cli.starting import environment, runner
 import bulkhead.cli
 from bulkhead.cells import MapVersion, load
 from bulkhead.cells.map_files import parse
+from bulkhead.hashing import SLOTS
 
 if TYPE_CHECKING:
     from cli.starting import Command
@@ -94,6 +96,17 @@ def test_show_as_json_is_a_map_with_the_slots_of_each_cell(run: Run) -> None:
     told = json.loads(run("show", "cells.toml", "--json")[1])
     assert told.pop("slots") == {"eu-1": ["0-8191"], "eu-2": ["8192-16383"]}
     assert parse(json.dumps(told), "x") == load("cells.toml")
+
+
+def test_show_takes_no_time_however_many_cells_there_are(run: Run, folder: Path) -> None:
+    cells = "".join(f'[[cells]]\nname = "c{n}"\nurl = "http://c{n}"\n' for n in range(SLOTS))
+    pins = "".join(f'tenant-{n} = "c{n}"\n' for n in range(SLOTS))
+    (folder / "many.toml").write_text(f"version = 1\n{cells}[pins]\n{pins}", encoding="utf-8")
+    began = time.monotonic()
+    told = json.loads(run("show", "many.toml", "--json")[1])
+    assert time.monotonic() - began < 8
+    assert told["slots"] == {f"c{n}": [str(n)] for n in range(SLOTS)}
+    assert run("show", "many.toml")[1].splitlines()[-1].split()[2:-1] == ["1", "0.0%", "16383", "1"]
 
 
 def test_show_reads_a_map_from_a_url(run: Run) -> None:
@@ -178,6 +191,29 @@ def test_ids_from_standard_input_and_ids_that_are_none(command: Command, run: Ru
         run("diff", "cells.toml", "cells.toml", "--tenants", "none")[2] == "bulkhead: none: No such file or directory\n"
     )
     assert command("cells", "diff", "cells.toml", "cells.toml", "--tenants", "-").stdout.endswith("no slot moves\n")
+
+
+def test_progress_is_told_where_somebody_watches(folder: Path) -> None:
+    screen, terminal = pty.openpty()
+    command = [sys.executable, "-m", "bulkhead", "cells", "diff", "cells.toml", "cells.toml", "--tenants", "-"]
+    with subprocess.Popen(
+        command, cwd=folder, env=environment({}), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=terminal
+    ) as process:
+        os.close(terminal)
+        assert process.stdin
+        assert process.stdout
+        os.set_blocking(screen, False)
+        seen, deadline = b"", time.monotonic() + 30
+        while b"000 tenants" not in seen:
+            assert time.monotonic() < deadline
+            process.stdin.write(b"acme\n" * 1000)
+            process.stdin.flush()
+            with contextlib.suppress(BlockingIOError):
+                seen += os.read(screen, 65536)
+        process.stdin.close()
+        assert b"000 tenants move, 0.0%" in process.stdout.read()
+        assert process.wait(30) == 0
+    os.close(screen)
 
 
 def test_promote_prints_the_map_at_its_standby_urls(run: Run) -> None:
