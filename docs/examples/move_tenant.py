@@ -72,6 +72,16 @@ def routed_by(router: str, tenant: str) -> MapVersion | None:
     return MapVersion.parse(headers["X-Cell-Map-Version"])
 
 
+def change(file: str, tenant: str, *, moving: bool = False, cell: str | None = None) -> CellMap:
+    """Publish the map as it is now but for this tenant: others may have published meanwhile, another move perhaps."""
+    now = load(file)
+    tenants = {one: kept for one, kept in now.tenants.items() if one != tenant}
+    if moving:
+        tenants[tenant] = "moving"
+    pins = now.router.pins if cell is None else {**now.router.pins, tenant: cell}
+    return publish(now.replace(router=now.router.replace(pins=pins), tenants=tenants), file)
+
+
 def say(what: str) -> None:
     """One line with the time."""
     print(time.strftime("%H:%M:%S"), what, flush=True)  # noqa: T201
@@ -79,26 +89,23 @@ def say(what: str) -> None:
 
 def move(file: str, tenant: str, to: str, dsns: tuple[str, str], routers: list[str], longest: float = 5.0) -> CellMap:
     """All steps. `longest`: seconds that a request of the tenant may take; those under way are waited for."""
-    now = load(file)
-    names = [cell.name for cell in now.router.cells]
+    names = [cell.name for cell in load(file).router.cells]
     if to not in names:
         raise SystemExit(f"there is no cell {to!r} in {file}, which has {', '.join(names)}")
-    states = {one: state for one, state in now.tenants.items() if one != tenant}
-    pinned = now.router.replace(pins={**now.router.pins, tenant: to})
     with psycopg.connect(dsns[0], autocommit=True) as old, psycopg.connect(dsns[1], autocommit=True) as new:
         say(f"copied {copy(tenant, old, new)} orders while {tenant} works")
 
-        moving = publish(now.replace(tenants={**states, tenant: "moving"}), file)
+        moving = change(file, tenant, moving=True)
         try:
             wait(routers, tenant, moving.stamp)
             time.sleep(longest)
             say(f"copied {copy(tenant, old, new)} more while {tenant} is told to come back")
             if not same(tenant, old, new):
                 raise SystemExit(f"the cells differ; {tenant} stays where it is")  # noqa: TRY301  undone below
-            done = publish(now.replace(router=pinned, tenants=states), file)
         except BaseException:
-            publish(now.replace(tenants=states), file)  # as it was, under a higher version
+            change(file, tenant)  # as it was, under a higher version
             raise
+        done = change(file, tenant, cell=to)  # from here on there is no way back: the new cell has what the old has not
         say(f"version {done.stamp}: {tenant} belongs to {to}")
 
         wait(routers, tenant, done.stamp)

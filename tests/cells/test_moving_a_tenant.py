@@ -20,6 +20,7 @@ from web.test_example import EXAMPLES, LONG, SPADE, Shop
 
 from bulkhead.cells.map_files import load, toml_text
 from bulkhead.cells.maps import CellMap
+from bulkhead.cells.planning import publish
 from bulkhead.cells.proxy import CellProxy
 from bulkhead.cells.router import Cell, CellRouter
 from bulkhead.cells.sources import FileSource
@@ -108,6 +109,13 @@ def shops(postgres_server: PostgresServer) -> Iterator[dict[str, tuple[Shop, str
                 connection.execute(f"DROP DATABASE {database} WITH (FORCE)")
 
 
+def freeze_another(file: Path) -> None:
+    """What another operator does in the middle of a move."""
+    until(lambda: load(file).tenants == {MOVED: "moving"})
+    now = load(file)
+    publish(now.replace(tenants={**now.tenants, "initech": "frozen"}), file)
+
+
 @pytest.mark.no_cover
 def test_a_tenant_moves_while_it_is_used_and_loses_nothing(shops: dict[str, tuple[Shop, str]], tmp_path: Path) -> None:
     """Known fault 86: 503 with Retry-After while it moves, for this tenant only, and nothing else ever."""
@@ -118,11 +126,14 @@ def test_a_tenant_moves_while_it_is_used_and_loses_nothing(shops: dict[str, tupl
         moved, stays = Work(router.url, MOVED), Work(router.url, STAYS)
         try:
             until(lambda: (len(moved.made) > 20 and len(stays.made) > 20) or moved.wrong)
+            other = threading.Thread(target=freeze_another, args=(file,))
+            other.start()
             arguments = [str(file), MOVED, "two", "--from-dsn", shops["one"][1], "--to-dsn", shops["two"][1]]
             done = subprocess.run(
                 [sys.executable, str(EXAMPLES / "move_tenant.py"), *arguments, "--router", router.url, "--longest", "0.5"],
                 capture_output=True, text=True, check=False, timeout=50, env={"PYTHONPATH": str(ROOT)},
             )  # fmt: skip
+            other.join()
             after = len(moved.made)
             until(lambda: len(moved.made) > after + 20 or moved.wrong)
         finally:
@@ -135,7 +146,9 @@ def test_a_tenant_moves_while_it_is_used_and_loses_nothing(shops: dict[str, tupl
     assert moved.refused, "it was never told to come back"
     assert set(moved.refused) == {"1"}
     assert not stays.refused
-    assert load(file).router.for_tenant(MOVED).name == "two"
+    now = load(file)
+    assert now.router.for_tenant(MOVED).name == "two"
+    assert now.tenants == {"initech": "frozen"}, "what somebody else published meanwhile"
     there, here = (ids(dsn, MOVED) for _, dsn in shops.values())
     assert there == []
     assert sorted(moved.made) == here
