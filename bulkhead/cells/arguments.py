@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Network, IPv6Network
 
 _NAME: Final = re.compile(r"[A-Za-z0-9-]+")  # the other letters that one may have are HAProxy's syntax, or CGI's
+_TAKEN: Final = frozenset(
+    (
+        *("host", "content-length", "transfer-encoding", "connection", "keep-alive", "te", "trailer", "upgrade", "via"),
+        *("expect", "forwarded", "x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "x-cell-map-version"),
+        *("proxy-connection", "proxy-authenticate", "proxy-authorization", "proxy-authentication-info"),
+    )
+)
 _LONGEST: Final = 1e9  # seconds; what a thread can wait for ends soon above it
 
 
@@ -30,9 +37,18 @@ def check(name: str, fault: str | None) -> None:
 
 def header_fault(name: object) -> str | None:
     """A header that we set, or that is read: one name for us, HAProxy and the application."""
-    if isinstance(name, str) and _NAME.fullmatch(name) is not None:
-        return None
-    return f"{shown(name)} is no name of a header, of letters, digits and -"
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        return f"{shown(name)} is no name of a header, of letters, digits and -"
+    if name.lower() in _TAKEN:
+        return f"{name!r} has a meaning of its own between clients, routers and cells; take another name"
+    return None
+
+
+def cell_header_fault(name: object, *tenant_headers: str) -> str | None:
+    """The header by which a cell is chosen: one beside those of the tenant."""
+    if any(name.lower() == one.lower() for one in tenant_headers if isinstance(name, str)):
+        return f"{name!r} is the header of the tenant already; take another name"
+    return header_fault(name)
 
 
 def seconds_fault(value: object, least: float = 0.0, *, above: bool = False) -> str | None:

@@ -15,7 +15,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from bulkhead.cells.arguments import check, header_fault, networks
+from bulkhead.cells.arguments import cell_header_fault, check, header_fault, networks
 from bulkhead.cells.places import TENANT_HEADER, VERSION_HEADER
 from bulkhead.errors import ConfigurationError
 from bulkhead.tenancy import MAXIMUM_BYTES
@@ -56,7 +56,7 @@ def files(
     if router.hash != "xxh64":
         raise ConfigurationError(f"HAProxy cannot compute the hash {router.hash}; it has xxh64")
     check("tenant_header", header_fault(tenant_header))
-    check("cell_header", header_fault(cell_header))
+    check("cell_header", cell_header_fault(cell_header, tenant_header))
     check("bind", bind_fault(bind))
     if stats_socket is not None:
         check("stats_socket", bind_fault(stats_socket))

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from bulkhead import tenancy
 from bulkhead.adapter import ConfigurationError, Rejected, Session
-from bulkhead.cells.arguments import check, header_fault, networks, seconds_fault
+from bulkhead.cells.arguments import cell_header_fault, check, header_fault, networks, seconds_fault
 from bulkhead.cells.errors import CellUnavailableError, UnsafePathError
 from bulkhead.cells.paths import joined
 from bulkhead.cells.places import MISDIRECTED, TENANT_HEADER, VERSION_HEADER, Places, local, wanted
@@ -78,8 +78,9 @@ class CellProxy:
         read_timeout: float = 60.0,
         **options: Any,
     ) -> None:
-        for name, given in (("header", header), ("tenant_header", tenant_header), ("cell_header", cell_header)):
+        for name, given in (("header", header), ("tenant_header", tenant_header)):
             check(name, header_fault(given))
+        check("cell_header", cell_header_fault(cell_header, header, tenant_header))
         for name, seconds in (("connect_timeout", connect_timeout), ("read_timeout", read_timeout)):
             check(name, seconds_fault(seconds, above=True))
         if domain is not None and source != "subdomain":

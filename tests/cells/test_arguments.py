@@ -21,6 +21,7 @@ from bulkhead.cells import (
     MapSource,
     publish,
 )
+from bulkhead.cells.haproxy import files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -66,6 +67,10 @@ def source(fetch: Any) -> MapSource:
         (lambda: source(lambda: MAP).start(math.inf), "interval: must be a number of seconds, 0.05 or more, not inf"),
         (lambda: CellTransport(MAP, tenant_header="é"), "tenant_header: 'é' is no name of a header"),
         (lambda: CellTransport(MAP, tenant_header="a b"), "tenant_header: 'a b' is no name of a header"),
+        (lambda: CellTransport(MAP, tenant_header="host"), "tenant_header: 'host' has a meaning of its own"),
+        (lambda: CellTransport(MAP, tenant_header="Transfer-Encoding"), "'Transfer-Encoding' has a meaning of its own"),
+        (lambda: files(MAP, tenant_header="X-Cell-Map-Version"), "'X-Cell-Map-Version' has a meaning of its own"),
+        (lambda: files(MAP, cell_header="x-tenant-id"), "cell_header: 'x-tenant-id' is the header of the tenant already"),
         (lambda: CellTransport(MAP, placeholder="a b"), "placeholder: 'a b' is no name of a host"),
         (lambda: CellTransport(MAP, placeholder="http://x"), "placeholder: 'http://x' is no name of a host"),
         (lambda: CellTransport(MAP, placeholder=""), "placeholder: '' is no name of a host"),
@@ -89,6 +94,10 @@ def test_a_wrong_argument_is_an_error_that_names_it(make: Callable[[], object], 
         ({"header": "é"}, "header: 'é' is no name of a header, of letters, digits and -"),
         ({"tenant_header": "a b"}, "tenant_header: 'a b' is no name"),
         ({"cell_header": "X_Cell"}, "cell_header: 'X_Cell' is no name"),
+        ({"header": "Connection"}, "header: 'Connection' has a meaning of its own between clients, routers and cells"),
+        ({"tenant_header": "X-Forwarded-For"}, "tenant_header: 'X-Forwarded-For' has a meaning of its own"),
+        ({"header": "X-Cell"}, "cell_header: 'X-Cell' is the header of the tenant already"),
+        ({"cell_header": "x-tenant-id"}, "cell_header: 'x-tenant-id' is the header of the tenant already"),
         ({"domain": "example.com"}, 'domain is read with source="subdomain" only'),
         ({"trusted": ["foo"]}, "trusted: 'foo' is no network, such as 10.0.0.0/8"),
         ({"trusted": "10.0.0.0/8"}, "trusted takes several networks, ['10.0.0.0/8'], not one text"),
