@@ -157,13 +157,15 @@ def _backend(cell: Cell) -> Iterator[str]:
     address = f"[{host}]" if ":" in host else host
     yield f"\nbackend cell_{cell.name}"
     if parts.path:
-        base, netloc = re.escape(parts.path), re.escape(parts.netloc)
         yield f"    http-request set-path {_quoted(parts.path.replace('%', '%%') + '%[path]')}"
-        yield f"    http-response replace-header Location {_quoted(f'^(https?://{netloc})?{base}(/.*)?$')} '\\2'"
-    else:
-        own = _quoted(f"^https?://{re.escape(parts.netloc)}(/.*)?$")
-        yield f"    http-response replace-header Location {own} '\\1'"
-    words = [f"server {cell.name} {address}:{port or (443 if secure else 80)}"]
+    # As `places.local` does it. What begins with two slashes would be another host's.
+    default = 443 if secure else 80
+    perhaps = "?" if port in (None, default) else ""
+    own = f"([Hh][Tt][Tt][Pp][Ss]?:)?//{_any_case(address)}(:{port or default}){perhaps}"
+    here = f"^({own}){'?' if parts.path else ''}{re.escape(parts.path)}"
+    for rest, seen in (("([?#].*)?", r"/\4"), (r"(/[/\\].*)", r"/.\4"), ("(/.*)", r"\4")):
+        yield f"    http-response replace-header Location {_quoted(f'{here}{rest}$')} '{seen}'"
+    words = [f"server {cell.name} {address}:{port or default}"]
     if secure:
         words.append("ssl verify required ca-file @system-ca")
         if not _is_address(host):
@@ -191,6 +193,11 @@ _DETAILS: Final = {
     "cell": "There is no such cell.",
     "unavailable": "This request cannot be served now.",
 }
+
+
+def _any_case(host: str) -> str:
+    """A pattern of this host; case does not matter in it."""
+    return "".join(f"[{one.lower()}{one.upper()}]" if one.isalpha() else re.escape(one) for one in host)
 
 
 def _quoted(text: str) -> str:

@@ -91,17 +91,21 @@ def local(location: str, cell: Cell, public: str) -> str:
     host, slash, path = rest.partition("/")
     base_path = slash + path
     scheme, mark, after = location.partition("://")
+    if location.startswith("//"):
+        scheme, mark, after = base_scheme, "://", location[2:]
     if mark and scheme.lower() in ("http", "https"):
         end = next((at for at, letter in enumerate(after) if letter in "/?#"), len(after))
         default = ":443" if base_scheme.lower() == "https" else ":80"
         if after[:end].lower().removesuffix(default) != host.lower().removesuffix(default):
             return location
         target = after[end:]
-    elif location.startswith("/") and not location.startswith("//"):
+    elif location.startswith("/") and base_path:
         target, public = location, ""
     else:
         return location
     below = target[len(base_path) :]
     if not target.startswith(base_path) or (base_path and below[:1] not in ("", "/", "?", "#")):
         return location
+    if below.startswith(("//", "/\\")):  # alone it would lead to another host (RFC 3986, 4.2)
+        below = f"/.{below}"
     return public + (below if below.startswith("/") else f"/{below}")
