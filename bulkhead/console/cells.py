@@ -54,7 +54,7 @@ def run(given: argparse.Namespace) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        file = getattr(given, "to", None) or getattr(given, "out", None) or error.filename
+        file = getattr(given, "to", None) or getattr(given, "out", None) or error.filename or "standard output"
         raise ConfigurationError(f"{file}: {error.strerror or type(error).__name__}") from error
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bulkhead.console import cells_serving
+from bulkhead.console.cells_serving import file, named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,33 +85,33 @@ def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
         return made.add_argument
 
     add = part("show", "check a map and print it, or find a tenant's cell", SHOW)
-    add("map", metavar="MAP", help="the map file, or an http(s) URL")
+    add("map", metavar="MAP", type=named, help="the map file, or an http(s) URL")
     add("--tenant", action="append", default=[], metavar="ID", help="which cell is this tenant's? may be repeated")
     add("--json", action="store_true", help="for programs")
 
     add = part("diff", "print which slots and tenants move between two maps", DIFF)
-    add("old", metavar="OLD", help="the map that is in force")
-    add("new", metavar="NEW", help="the map to come")
-    add("--tenants", metavar="FILE", help="tenant ids, one a line; - = standard input")
+    add("old", metavar="OLD", type=named, help="the map that is in force")
+    add("new", metavar="NEW", type=named, help="the map to come")
+    add("--tenants", metavar="FILE", type=named, help="tenant ids, one a line; - = standard input")
     add("--json", action="store_true", help="for programs")
 
     add = part("rebalance", "print the map with a new cell and an explicit slot map", REBALANCE)
-    add("map", metavar="MAP", help="the map that is in force")
+    add("map", metavar="MAP", type=named, help="the map that is in force")
     add("--add", action="append", required=True, metavar="NAME=URL", help="the new cell; may be repeated")
     _output(add)
 
     add = part("promote", "print the map with every cell at its standby URL", PROMOTE)
-    add("map", metavar="MAP", help="the map that is in force")
+    add("map", metavar="MAP", type=named, help="the map that is in force")
     _output(add)
 
     add = part("publish", "check a map and put it where it is read, under a higher version", PUBLISH)
-    add("map", metavar="MAP", help="the map to publish")
-    add("--to", type=Path, metavar="FILE", help="the file that is read by routers")
+    add("map", metavar="MAP", type=named, help="the map to publish")
+    add("--to", type=file, metavar="FILE", help="the file that is read by routers")
     add("--new-epoch", action="store_true", help="under a higher epoch")
     add("--json", action="store_true", help="print JSON, not TOML")
     cells_serving.add_parsers(parts)
 
 
 def _output(add: Callable[..., argparse.Action]) -> None:
-    add("--out", type=Path, metavar="FILE", help="write the map there, not to standard output")
+    add("--out", type=file, metavar="FILE", help="write the map there, not to standard output")
     add("--json", action="store_true", help="print JSON, not TOML")

@@ -31,8 +31,10 @@ def add_parsers(parts: argparse._SubParsersAction[Any]) -> None:
         "map is looked at about once a second, and a newer one holds from the next request on. For production, "
         "`bulkhead cells haproxy` writes a configuration of HAProxy, which routes alike.",
     )
-    serve_.add_argument("map", metavar="MAP", help="the map: a TOML or JSON file, or an http(s) URL")
-    serve_.add_argument("--keep", metavar="FILE", help="where the last good map is kept (needed for a URL)")
+    serve_.add_argument("map", metavar="MAP", type=named, help="the map: a TOML or JSON file, or an http(s) URL")
+    serve_.add_argument(
+        "--keep", metavar="FILE", type=named, help="where to keep the last good map, which serves while MAP does not"
+    )
     serve_.add_argument("--host", default="127.0.0.1", help="the address to listen on (default 127.0.0.1)")
     serve_.add_argument("--port", type=_port, default=8080, help="the port to listen on (default 8080; 0 = any)")
     serve_.add_argument("--source", choices=("header", "subdomain"), default="header", help="where the tenant is named")
@@ -45,8 +47,8 @@ def add_parsers(parts: argparse._SubParsersAction[Any]) -> None:
         description="Writes haproxy.cfg and the tables that it reads. HAProxy 2.6 or later then routes by the same "
         "hash, pins and states. After a change of the map: write again, `haproxy -c -f haproxy.cfg`, reload.",
     )
-    haproxy_.add_argument("map", metavar="MAP", help="the map: a TOML or JSON file, or an http(s) URL")
-    haproxy_.add_argument("--out", required=True, type=Path, metavar="DIR", help="the folder for the files")
+    haproxy_.add_argument("map", metavar="MAP", type=named, help="the map: a TOML or JSON file, or an http(s) URL")
+    haproxy_.add_argument("--out", required=True, type=file, metavar="DIR", help="the folder for the files")
     haproxy_.add_argument("--bind", type=_bind, default=":8080", help='what follows "bind" in the frontend (:8080)')
     haproxy_.add_argument(
         "--stats-socket", type=_bind, metavar="PATH", help="HAProxy's control socket; reloads pass listeners on by it"
@@ -72,6 +74,17 @@ def add_parsers(parts: argparse._SubParsersAction[Any]) -> None:
             metavar="NETWORK",
             help="whose callers may choose a cell; may be repeated",
         )
+
+
+def named(text: str) -> str:
+    """A file or a URL; an empty one is a variable of the shell that is not set."""
+    _refuse(None if text else "is empty")
+    return text
+
+
+def file(text: str) -> Path:
+    """A file or a folder; an empty name would be the one that the command runs in."""
+    return Path(named(text))
 
 
 def _port(text: str) -> int:

@@ -280,6 +280,13 @@ def test_wrong_use_says_what_is_wrong_and_exits_with_2(run: Run, arguments: list
         (["serve", "--cell-header", "é"], "argument --cell-header: 'é' is no name of a header"),
         (["serve", "--trust", "foo"], "argument --trust: 'foo' is no network, such as 10.0.0.0/8"),
         (["haproxy", "--out", "out", "--trust", "foo"], "argument --trust: 'foo' is no network"),
+        (["serve", "--keep", ""], "argument --keep: is empty"),
+        (["serve", "--cell-header", "Host"], "argument --cell-header: 'Host' has a meaning of its own"),
+        (["publish", "--to", ""], "argument --to: is empty"),
+        (["promote", "--out", ""], "argument --out: is empty"),
+        (["haproxy", "--out", ""], "argument --out: is empty"),
+        (["show", ""], "argument MAP: is empty"),
+        (["diff", "", "--tenants", "ids"], "argument OLD: is empty"),
         (["haproxy", "--out", "out", "--bind", ""], "argument --bind: is empty"),
         (["haproxy", "--out", "out", "--stats-socket", "'"], 'argument --stats-socket: "\'" holds characters'),
     ],
@@ -292,6 +299,16 @@ def test_a_wrong_option_is_told_by_its_name(
     assert ended.value.code == 2
     assert says in capsys.readouterr().err
     assert not (folder / "out").exists()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_full_disk_is_told(folder: Path) -> None:
+    command = [sys.executable, "-m", "bulkhead", "cells", "show", "cells.toml"]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            command, cwd=folder, env=environment({}), stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (2, "bulkhead: standard output: No space left on device\n")
 
 
 @pytest.mark.parametrize("part", ["serve", "haproxy"])
