@@ -18,6 +18,7 @@ from bulkhead.cells.map_files import toml_text
 from bulkhead.cells.maps import CellMap, RetryAfter
 from bulkhead.cells.router import Cell, CellRouter
 from bulkhead.cli import main
+from bulkhead.testing import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -139,6 +140,21 @@ def test_421_of_a_cell_is_503_with_retry_after(upstream: haproxy_servers.Cells) 
         connection = Connection(router.port)
         answer = connection.get("acme", "/not-mine")
         assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+        connection.close()
+
+
+def test_a_cell_that_cannot_be_reached_is_503_with_retry_after_for_its_tenants_only(
+    upstream: haproxy_servers.Cells,
+) -> None:
+    cells = [Cell("gone", f"http://127.0.0.1:{free_port()}"), Cell("a", f"http://127.0.0.1:{upstream.ports['a']}")]
+    now = CellMap(CellRouter(cells), retry_after=RetryAfter(down=7))
+    with Router(now) as router:
+        connection = Connection(router.port)
+        for tenant in map(str, range(20)):
+            answer, there = connection.get(tenant), now.router.for_tenant(tenant).name
+            assert (answer.status, answer.headers.get("retry-after")) == (
+                (503, "7") if there == "gone" else (200, None)
+            )
         connection.close()
 
 

@@ -35,9 +35,9 @@ class Serving(ServerProcess):
     name = "cells-serve"
     stop_signal = signal.SIGTERM
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, *options: str) -> None:
         super().__init__(Path(sys.executable), "")
-        self._file = file
+        self._arguments = [str(file), *options]
 
     @property
     def url(self) -> str:
@@ -45,7 +45,7 @@ class Serving(ServerProcess):
 
     def _command(self) -> list[str]:
         code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from bulkhead.cli import main; sys.exit(main())"
-        return [str(self.binary), "-c", code, "cells", "serve", str(self._file), "--port", str(self.port)]
+        return [str(self.binary), "-c", code, "cells", "serve", *self._arguments, "--port", str(self.port)]
 
     def _ready(self) -> bool:
         socket.create_connection((self.host, self.port), LONG).close()
@@ -104,6 +104,17 @@ def stands_still(app: object) -> bool:
 def test_it_says_what_is_wrong_and_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cells", "serve", str(tmp_path / "none.toml")]) == 2
     assert "none.toml" in capsys.readouterr().err
+
+
+def test_with_its_map_gone_it_starts_from_the_kept_one(two: Cells, tmp_path: Path) -> None:
+    """Known fault 89b."""
+    tenant = two.tenant("a")
+    two.publish(router=two.pinned(**{tenant: "b"}))
+    for _ in range(2):
+        with Serving(two.file, "--keep", str(tmp_path / "kept.toml")) as server:
+            two.file.unlink(missing_ok=True)
+            answer = httpx.get(f"{server.url}/who", headers={"X-Tenant-ID": tenant}, timeout=LONG, trust_env=False)
+            assert (answer.json()["cell"], answer.headers["x-cell-map-version"]) == ("b", "0.2")
 
 
 def test_it_announces_the_address_that_it_listens_on(two: Cells) -> None:
