@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from bulkhead import tenancy
-from bulkhead.adapter import ConfigurationError, Rejected, Session
+from bulkhead.adapter import ConfigurationError, Session
 from bulkhead.cells.arguments import cell_header_fault, check, header_fault, networks, seconds_fault
-from bulkhead.cells.errors import CellUnavailableError, UnsafePathError
+from bulkhead.cells.errors import CellUnavailableError
 from bulkhead.cells.paths import joined
 from bulkhead.cells.places import MISDIRECTED, TENANT_HEADER, VERSION_HEADER, Places, local, wanted
+from bulkhead.cells.proxy_answers import Answers, Turned
 from bulkhead.cells.proxy_client import Client, UpstreamError, adapter, cannot_pass, headers_of, pass_body_on
 from bulkhead.cells.proxy_exchange import ClientGone, Exchange, Young
 from bulkhead.cells.proxy_headers import HOP_BY_HOP, Incoming, returned, special
 from bulkhead.settings.sections import Tenancy
-from bulkhead.web.answers import Answer, Reason, answer, unavailable, wants_text, without_tenant
 from bulkhead.web.asgi_scope import ScopeReader, respond
-from bulkhead.web.sources import InvalidTenant, source_of
+from bulkhead.web.sources import source_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
@@ -90,7 +90,7 @@ class CellProxy:
         self._tenant = source_of(told, reader, asynchronous=False)
         self._named_by = header.lower().encode() if source == "header" else b""
         self._known = {} if self._tenant.quick is None else self._tenant.quick[1]
-        self._accept = reader.header("accept")
+        self._answers = Answers(self._tenant, reader.header("accept"))
         self._cell_header, self._tenant_header = (name.lower().encode() for name in (cell_header, tenant_header))
         self._special = special(self._named_by, self._cell_header, self._tenant_header)
         self._not_returned = HOP_BY_HOP | {_VERSION, self._cell_header}
@@ -123,7 +123,7 @@ class CellProxy:
         except Exception as error:
             if exchange.gone:
                 return
-            said = None if exchange.begun else self._refusal(error, scope)
+            said = None if exchange.begun else self._answers.to(error, scope)
             if said is None:
                 raise
             headers = [*said.raw_headers, (_VERSION, str(self._places.source.current.stamp).encode())]
@@ -138,7 +138,7 @@ class CellProxy:
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
         elif "websocket.http.response" in (scope.get("extensions") or ()):
-            await respond(send, "websocket.http", self._answer(501, "upgrade", scope))
+            await respond(send, "websocket.http", self._answers.of(501, "upgrade", scope))
         else:
             await send({"type": "websocket.close", "code": 1011, "reason": "not implemented"})
 
@@ -149,25 +149,6 @@ class CellProxy:
         if client is not None:
             await client.close()
         await send({"type": "lifespan.shutdown.complete"})
-
-    def _refusal(self, error: Exception, scope: Scope) -> Answer | None:
-        """What a client is told about an error; None: it is a fault of ours."""
-        if isinstance(error, Turned):
-            return self._answer(error.status, error.reason, scope)
-        if isinstance(error, InvalidTenant):
-            return without_tenant("tenant_invalid", self._tenant.status, self._tenant.challenge, self._accept(scope))
-        if isinstance(error, UnsafePathError):
-            return self._answer(400, "path", scope)
-        if isinstance(error, Rejected):
-            return unavailable(error, self._accept(scope))
-        if isinstance(error, TimeoutError):
-            return self._answer(504, "gateway_timeout", scope)
-        if isinstance(error, (UpstreamError, OSError)):
-            return self._answer(502, "bad_gateway", scope)
-        return None
-
-    def _answer(self, status: int, reason: Reason, scope: Scope) -> Answer:
-        return answer(status, reason, wants_text(self._accept(scope)), None, None)
 
     async def _route(self, exchange: Exchange) -> None:
         scope = exchange.scope
@@ -280,15 +261,6 @@ async def _pass_on(
         raise
     response.release()
     session.end()
-
-
-class Turned(Exception):
-    """The request is not passed on."""
-
-    def __init__(self, status: int, reason: Reason) -> None:
-        super().__init__(status)
-        self.status = status
-        self.reason: Reason = reason
 
 
 def _place(cell: Cell, resource: Resource) -> tuple[Cell, Resource]:
