@@ -4,8 +4,7 @@ Invariant: `current` is one immutable map that passed every check; it is replace
 by a map with a higher stamp, however late a look-up ends. Whatever goes wrong with a source is logged, once until it
 changes, and the map stays. No I/O happens under the lock.
 
-A look-up for `refresh` runs in a thread of its own that all callers wait for: none of them loses it by being
-interrupted, and event loops wait for it as well. One that does not come back is given up after a while and begun anew.
+Who looks at a time, and how often, is look_ups.py.
 """
 
 from __future__ import annotations
@@ -15,14 +14,13 @@ import logging
 import os
 import random
 import threading
-from concurrent.futures import Future
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Self
 from weakref import WeakSet
 
 from bulkhead.cells.arguments import check, seconds_fault
 from bulkhead.cells.errors import MapUnavailableError
+from bulkhead.cells.look_ups import LookUps
 from bulkhead.cells.map_files import parse, write_if_newer
 from bulkhead.cells.maps import CellMap
 from bulkhead.errors import ConfigurationError
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("bulkhead")
 
-LONGEST_PAUSE = 30.0  # seconds that fruitless look-ups are apart at most
 JITTER = 0.2  # of the interval, so that a fleet does not ask at the same moment
 
 
@@ -68,11 +65,9 @@ class MapSource:
         check("minimum_interval", seconds_fault(minimum_interval))
         check("patience", seconds_fault(patience, above=True))
         self.label = label
-        self.refreshes = 0
-        """Look-ups that `refresh` began."""
         self._ask, self._keep = fetch, None if keep is None else Path(keep).absolute()
-        self._least, self._patience = minimum_interval, patience
-        self._pause, self._open_at = minimum_interval, 0.0
+        self._patience = patience
+        self._look_ups = LookUps(self._look, minimum_interval, 3 * patience)
         self._said = ""
         self._interval: float | None = None
         self._fresh()
@@ -81,9 +76,13 @@ class MapSource:
 
     def _fresh(self) -> None:
         self._lock = threading.Lock()
-        self._flight: tuple[Future[None], float] | None = None
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
+
+    @property
+    def refreshes(self) -> int:
+        """Look-ups that `refresh` began."""
+        return self._look_ups.begun
 
     def _fetch(self) -> CellMap | None:
         """What the source has; ConfigurationError if that is anything else than a map."""
@@ -124,7 +123,7 @@ class MapSource:
         look-ups are `minimum_interval` and more apart, and whoever asks in between gets the map that is there.
         """
         for _ in range(2):  # a look-up that was under way may have begun before that map was published
-            if self._satisfies(not_older_than) or (flight := self._fly()) is None:
+            if self._satisfies(not_older_than) or (flight := self._look_ups.join()) is None:
                 break
             try:
                 flight.result(self._patience)
@@ -137,7 +136,7 @@ class MapSource:
     async def arefresh(self, not_older_than: MapVersion | None = None) -> CellMap:
         """`refresh` for asyncio: the loop goes on meanwhile."""
         for _ in range(2):
-            if self._satisfies(not_older_than) or (flight := self._fly()) is None:
+            if self._satisfies(not_older_than) or (flight := self._look_ups.join()) is None:
                 break
             try:
                 await asyncio.wait_for(asyncio.wrap_future(flight), self._patience)
@@ -160,42 +159,6 @@ class MapSource:
 
     def _satisfies(self, not_older_than: MapVersion | None) -> bool:
         return not_older_than is not None and self.current.stamp >= not_older_than
-
-    def _fly(self) -> Future[None] | None:
-        """The look-up that is under way, begun now if there is none; None while it is too early for another."""
-        fresh: Future[None] = Future()
-        fresh.set_running_or_notify_cancel()  # from here on nobody who waits can cancel it
-        with self._lock:
-            now = monotonic()
-            if self._flight is not None and now < self._flight[1]:
-                return self._flight[0]
-            if now < self._open_at:
-                return None
-            self._flight = (fresh, now + 3 * self._patience)
-            self.refreshes += 1
-        try:
-            threading.Thread(target=self._land, args=(fresh,), name="bulkhead-cells-refresh", daemon=True).start()
-        except RuntimeError:  # no thread can be started, the interpreter is ending perhaps
-            self._settle(fresh, accepted=False)
-        return fresh
-
-    def _land(self, flight: Future[None]) -> None:
-        accepted = False
-        try:
-            accepted = self._look()
-        finally:
-            self._settle(flight, accepted=accepted)
-
-    def _settle(self, flight: Future[None], *, accepted: bool) -> None:
-        with self._lock:
-            if self._flight is not None and self._flight[0] is flight:
-                self._flight = None
-                if accepted:
-                    self._pause, self._open_at = self._least, 0.0
-                else:
-                    self._open_at = monotonic() + self._pause
-                    self._pause = min(2 * self._pause, max(LONGEST_PAUSE, self._least))
-        flight.set_result(None)
 
     def _look(self) -> bool:
         """Whether there was a newer map. What is wrong is in the log; there is nobody else to tell."""
@@ -292,6 +255,7 @@ class MapSource:
     def again(self) -> None:
         """In a forked child: no lock is taken, and no other thread is there."""
         self._fresh()
+        self._look_ups.again()
         if self._interval is not None:
             self.start(self._interval)
 

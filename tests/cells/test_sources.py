@@ -308,12 +308,12 @@ def test_fruitless_look_ups_are_further_and_further_apart_until_there_is_a_new_m
         while source.refreshes == before:
             source.refresh()
             assert time.monotonic() - began < 30
-        pauses.append(source._pause)
+        pauses.append(source._look_ups.pause)
     assert pauses == [0.1, 0.2, 0.4, 0.8]
     publish(made(2), file)
     while source.refresh().version == 1:
         assert time.monotonic() - began < 30
-    assert (source._pause, source._open_at) == (0.05, 0.0)
+    assert (source._look_ups.pause, source._look_ups.open_at) == (0.05, 0.0)
 
 
 @pytest.mark.anyio
@@ -390,14 +390,16 @@ import os, sys, time
 from bulkhead.cells import FileSource, load, publish
 path = sys.argv[1]
 source = FileSource(path, minimum_interval=0).start(0.05)
-source._lock.acquire()  # another thread held it when this one forked
+for one in (source._lock, source._look_ups._lock):
+    one.acquire()  # another thread held it when this one forked
 child = os.fork()
 if child == 0:
     until = time.monotonic() + 20
     while source.current.version < 2 and time.monotonic() < until:
         time.sleep(0.01)
     os._exit(0 if source.current.version == source.refresh().version == 2 else 1)
-source._lock.release()
+for one in (source._lock, source._look_ups._lock):
+    one.release()
 publish(load(path), path)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
