@@ -14,13 +14,14 @@ import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
+from bulkhead.cells.cell import Cell
 from bulkhead.cells.errors import CellUnavailableError, MapUnavailableError, UnsafePathError
 from bulkhead.cells.http_source import HttpSource
 from bulkhead.cells.map_files import load
 from bulkhead.cells.map_source import MapSource
 from bulkhead.cells.maps import CellMap, MapVersion, Refusal, RetryAfter
 from bulkhead.cells.planning import Difference, diff, promote, publish, raise_version, rebalance
-from bulkhead.cells.router import Cell, CellRouter
+from bulkhead.cells.router import CellRouter
 from bulkhead.cells.sources import FileSource, FixedSource
 
 if TYPE_CHECKING:

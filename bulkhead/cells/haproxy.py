@@ -23,8 +23,8 @@ from bulkhead.tenancy import MAXIMUM_BYTES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from bulkhead.cells.cell import Cell
     from bulkhead.cells.maps import CellMap
-    from bulkhead.cells.router import Cell
 
 CONFIGURATION: Final = "haproxy.cfg"
 _BIND: Final = re.compile(r"[A-Za-z0-9.:*\[\]@/_-]+( [A-Za-z0-9./_-]+)*")

@@ -17,9 +17,10 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bulkhead.cells.cell import Cell
 from bulkhead.cells.faults import refusal
 from bulkhead.cells.maps import CellMap, RetryAfter
-from bulkhead.cells.router import Cell, CellRouter
+from bulkhead.cells.router import CellRouter
 from bulkhead.errors import ConfigurationError
 from bulkhead.option_rows import nearest, shown
 

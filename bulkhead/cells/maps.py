@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from uuid import UUID
 
-    from bulkhead.cells.router import Cell, CellRouter
+    from bulkhead.cells.cell import Cell
+    from bulkhead.cells.router import CellRouter
 
 TenantState = Literal["moving", "frozen"]
 TENANT_STATES = get_args(TenantState)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from bulkhead.adapter import Adapter, Resource
+    from bulkhead.cells.cell import Cell
     from bulkhead.cells.maps import CellMap
-    from bulkhead.cells.router import Cell
     from bulkhead.cells.sources import Source
 
 P = TypeVar("P")

@@ -13,15 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from bulkhead.cells.cell import Cell
 from bulkhead.cells.map_files import load, locked, write
 from bulkhead.cells.maps import CellMap
-from bulkhead.cells.router import Cell, CellRouter
 from bulkhead.cells.slots import merged, written
 from bulkhead.errors import ConfigurationError
 from bulkhead.hashing import SLOTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from bulkhead.cells.router import CellRouter
 
 
 class SlotMove(NamedTuple):

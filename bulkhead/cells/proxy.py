@@ -33,9 +33,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
 
     from bulkhead.adapter import Resource
+    from bulkhead.cells.cell import Cell
     from bulkhead.cells.maps import CellMap
     from bulkhead.cells.proxy_client import UpstreamResponse
-    from bulkhead.cells.router import Cell, CellRouter
+    from bulkhead.cells.router import CellRouter
     from bulkhead.cells.sources import Source
     from bulkhead.web.asgi_scope import Receive, Scope, Send
 

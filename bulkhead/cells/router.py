@@ -7,15 +7,14 @@ request is decided by `CellMap.route`.
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from xxhash import xxh64_intdigest  # the hash itself: a call of `slot_of` costs twice what its hash does
 
+from bulkhead.cells.cell import Cell, cell_faults, cells_of
 from bulkhead.cells.faults import refusal
-from bulkhead.cells.paths import cell_url_fault, plain, safe
+from bulkhead.cells.paths import plain, safe
 from bulkhead.cells.slots import LAST, merged, read, told
 from bulkhead.errors import ConfigurationError
 from bulkhead.hashing import SLOTS, Hash, slot_of
@@ -28,36 +27,7 @@ if TYPE_CHECKING:
 
     from bulkhead.hashing import Key
 
-State = Literal["active", "draining", "down"]
-STATES = get_args(State)
 HASHES = get_args(Hash)
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One full deployment of the application. Checked by the router that it becomes a part of.
-
-    `name`: 1 to 64 letters, digits, ".", "_" and "-". `url`: http or https, host, perhaps a port and a base path.
-    `slots`: "0-8191", "16000", 7, or several; () in every cell of a router = an even split in their order.
-    `standby_url`: where the cell is in the passive region. `state`: "active"; "draining": routed as active, gets
-    nothing new; "down": its tenants get 503.
-    """
-
-    name: str
-    url: str
-    slots: str | int | Iterable[str | int] = ()
-    standby_url: str | None = None
-    state: State = "active"
-    base: str = field(init=False, repr=False, compare=False)
-    """The URL without a trailing slash."""
-
-    def __post_init__(self) -> None:
-        several = isinstance(self.slots, (list, tuple, range, set, frozenset)) or hasattr(self.slots, "__next__")
-        object.__setattr__(self, "slots", tuple(self.slots) if several else (self.slots,))  # type: ignore[arg-type]
-        url: object = self.url  # whatever a file says
-        object.__setattr__(self, "base", url.rstrip("/") if isinstance(url, str) else "")
 
 
 class CellRouter:
@@ -89,12 +59,12 @@ class CellRouter:
         hash: Hash = "xxh64",  # noqa: A002  its name in files, and in `slot_of`
         pins: Mapping[Any, str] = MappingProxyType({}),
     ) -> None:
-        cells = _given(cells)
+        cells = cells_of(cells)
         if not hasattr(pins, "items"):
             raise ConfigurationError(f"pins must be a mapping, tenant to name of a cell, not {shown(pins)}")
         pinned, faults = _pins(pins, cells)
         owners, more = _owners(cells)
-        faults = [*_cell_faults(cells), *more, *faults]
+        faults = [*cell_faults(cells), *more, *faults]
         if hash not in HASHES:
             faults.append(f"hash must be one of {', '.join(HASHES)}, not {shown(hash)}")
         if faults:
@@ -207,44 +177,6 @@ class CellRouter:
 
     def __repr__(self) -> str:
         return f"<CellRouter {len(self.cells)} cells, {len(self.pins)} pins, {self.hash}>"
-
-
-def _given(cells: object) -> tuple[Cell, ...]:
-    """The cells, if they are some; ConfigurationError for anything else."""
-    try:
-        found: tuple[Any, ...] = tuple(cells)  # type: ignore[arg-type]
-    except TypeError:
-        raise ConfigurationError(f"cells must be several, [Cell(name, url), …], not {shown(cells)}") from None
-    for one in found:
-        if not isinstance(one, Cell):
-            raise ConfigurationError(f"cells must be Cell(name, url) each, not {shown(one)}")
-    return found
-
-
-def _cell_faults(cells: tuple[Cell, ...]) -> list[str]:
-    """What is wrong with cells one by one, slots aside."""
-    if not cells:
-        return ["there are no cells; at least one is needed"]
-    faults: list[str] = []
-    if len(cells) > SLOTS:
-        faults.append(f"there are {len(cells)} cells, at most {SLOTS} are possible, one for each slot")
-    seen: set[object] = set()
-    for cell in cells:
-        name: object = cell.name
-        if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-            faults.append(f'cell {shown(name)}: the name must be 1 to 64 letters, digits, ".", "_" or "-"')
-        elif name in seen:
-            faults.append(f"cell {name!r}: the name is used twice")
-        else:
-            seen.add(name)
-        for key in ("url", "standby_url"):
-            url = getattr(cell, key)
-            wrong = None if key == "standby_url" and url is None else cell_url_fault(url)
-            if wrong:
-                faults.append(f"cell {shown(name)}: {key} {wrong}")
-        if cell.state not in STATES:
-            faults.append(f"cell {shown(name)}: state must be one of {', '.join(STATES)}, not {shown(cell.state)}")
-    return faults
 
 
 def _owners(cells: tuple[Cell, ...]) -> tuple[list[int], list[str]]:

@@ -17,7 +17,7 @@ from bulkhead.cells.transport_errors import HttpxCellTenantError, HttpxUnsafePat
 
 if TYPE_CHECKING:
     from bulkhead.adapter import Resource
-    from bulkhead.cells.router import Cell
+    from bulkhead.cells.cell import Cell
 
 EXTENSION: Final = "tenant"
 REDIRECTS: Final = range(300, 400)

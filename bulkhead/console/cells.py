@@ -13,10 +13,11 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bulkhead.cells.cell import Cell
 from bulkhead.cells.http_source import HttpSource
 from bulkhead.cells.map_files import json_text, load, tables_of, toml_text, write
 from bulkhead.cells.planning import diff, promote, publish, raise_version, rebalance, slots_of
-from bulkhead.cells.router import Cell, CellRouter
+from bulkhead.cells.router import CellRouter
 from bulkhead.cells.slots import merged, written
 from bulkhead.cells.sources import FileSource
 from bulkhead.console.tables import table

@@ -12,8 +12,9 @@ import aiohttp
 import uvicorn
 from yarl import URL
 
+from bulkhead.cells.cell import Cell
 from bulkhead.cells.proxy import CellProxy
-from bulkhead.cells.router import Cell, CellRouter
+from bulkhead.cells.router import CellRouter
 from bulkhead.console.cells_serving import settings
 
 HOP_BY_HOP = {b"connection", b"keep-alive", b"transfer-encoding"}

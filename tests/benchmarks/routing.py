@@ -21,9 +21,10 @@ from table import Line, control_line, paired_lines
 from timing import measure
 
 import bulkhead
+from bulkhead.cells.cell import Cell
 from bulkhead.cells.haproxy import files
 from bulkhead.cells.maps import CellMap
-from bulkhead.cells.router import Cell, CellRouter
+from bulkhead.cells.router import CellRouter
 from bulkhead.console.cells_serving import write
 from bulkhead.testing import HttpServer, ServerProcess, ServerUnavailable
 from bulkhead.testing.binaries import find_haproxy

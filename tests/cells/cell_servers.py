@@ -11,9 +11,10 @@ from urllib.parse import parse_qsl
 
 from web.asgi_servers import LONG, POLL, serving
 
+from bulkhead.cells.cell import Cell
 from bulkhead.cells.map_files import toml_text
 from bulkhead.cells.maps import CellMap
-from bulkhead.cells.router import Cell, CellRouter
+from bulkhead.cells.router import CellRouter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

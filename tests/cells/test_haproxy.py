@@ -13,10 +13,11 @@ from cells.haproxy_servers import Connection, Router, request
 from cells.proxying import RawCell
 
 import bulkhead
+from bulkhead.cells.cell import Cell
 from bulkhead.cells.haproxy import files
 from bulkhead.cells.map_files import toml_text
 from bulkhead.cells.maps import CellMap, RetryAfter
-from bulkhead.cells.router import Cell, CellRouter
+from bulkhead.cells.router import CellRouter
 from bulkhead.cli import main
 from bulkhead.testing import free_port
 

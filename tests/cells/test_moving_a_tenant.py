@@ -18,11 +18,12 @@ import psycopg
 from web.asgi_servers import serving
 from web.test_example import EXAMPLES, LONG, SPADE, Shop
 
+from bulkhead.cells.cell import Cell
 from bulkhead.cells.map_files import load, toml_text
 from bulkhead.cells.maps import CellMap
 from bulkhead.cells.planning import publish
 from bulkhead.cells.proxy import CellProxy
-from bulkhead.cells.router import Cell, CellRouter
+from bulkhead.cells.router import CellRouter
 from bulkhead.cells.sources import FileSource
 
 if TYPE_CHECKING:

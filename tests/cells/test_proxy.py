@@ -13,8 +13,9 @@ pytest.importorskip("aiohttp")
 from cells.proxying import first_line, proxy
 
 import bulkhead
+from bulkhead.cells.cell import Cell
 from bulkhead.cells.proxy import CellProxy
-from bulkhead.cells.router import Cell, CellRouter
+from bulkhead.cells.router import CellRouter
 from bulkhead.cells.sources import FileSource
 from bulkhead.testing.processes import free_port
 

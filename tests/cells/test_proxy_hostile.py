@@ -13,8 +13,9 @@ pytest.importorskip("aiohttp")
 from cells.proxying import Proxied, RawCell, proxy
 
 import bulkhead
+from bulkhead.cells.cell import Cell
 from bulkhead.cells.proxy import CellProxy
-from bulkhead.cells.router import Cell, CellRouter
+from bulkhead.cells.router import CellRouter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, MutableMapping

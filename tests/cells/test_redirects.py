@@ -10,9 +10,10 @@ from cells.haproxy_servers import Connection, Router
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from bulkhead.cells.cell import Cell
 from bulkhead.cells.maps import CellMap
 from bulkhead.cells.places import local
-from bulkhead.cells.router import Cell, CellRouter
+from bulkhead.cells.router import CellRouter
 
 pytest.importorskip("aiohttp")
 from cells.proxying import RawCell, proxy

@@ -12,8 +12,9 @@ import httpx
 import pytest
 
 import bulkhead
+from bulkhead.cells.cell import Cell
 from bulkhead.cells.maps import CellMap
-from bulkhead.cells.router import Cell, CellRouter
+from bulkhead.cells.router import CellRouter
 from bulkhead.cells.sources import FileSource
 from bulkhead.cells.transport import AsyncCellTransport, CellTransport
 from bulkhead.cells.transport_errors import (

@@ -10,7 +10,8 @@ import httpx
 import pytest
 
 import bulkhead
-from bulkhead.cells.router import Cell, CellRouter
+from bulkhead.cells.cell import Cell
+from bulkhead.cells.router import CellRouter
 from bulkhead.cells.transport import AsyncCellTransport, CellTransport
 
 if TYPE_CHECKING:
