@@ -198,7 +198,11 @@ def listening(host: str, port: int) -> socket.socket:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         # Of a name with several addresses one is enough, and clients that try one only try IPv4.
         family, *_, address = min(found, key=lambda one: one[0] != socket.AF_INET)
-        return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+        listener = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+        # Connections inherit it. asyncio sets it for sockets of an explicit protocol only, uvloop for all; without it
+        # each answer waits 40 ms for the client's acknowledgement.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listener  # noqa: TRY300
     except socket.gaierror as error:
         raise ConfigurationError(f"--host {host}: {(error.strerror or 'no such host').lower()}") from None
     except UnicodeError:

@@ -18,6 +18,7 @@ from web.asgi_servers import LONG
 
 pytest.importorskip("aiohttp")
 from bulkhead.cli import main
+from bulkhead.console.cells_serving import listening
 from bulkhead.testing import ServerProcess
 
 if TYPE_CHECKING:
@@ -142,6 +143,14 @@ def test_a_port_in_use_and_a_host_that_is_none_are_told_by_their_options(
     assert capsys.readouterr().err == "bulkhead: --host 192.0.2.1: cannot assign requested address\n"
     assert main(["cells", "serve", str(two.file), "--port", "0", "--host", "a..b"]) == 2
     assert capsys.readouterr().err.startswith("bulkhead: --host")
+
+
+def test_answers_do_not_wait_for_an_acknowledgement() -> None:
+    """Without uvloop each request on a kept connection took 40 ms."""
+    with listening("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_it_ends_by_sigterm(two: Cells) -> None:

@@ -77,6 +77,7 @@ def serving(app: Any, **config: Any) -> Iterator[Served]:
     """This application on a real uvicorn, in a thread with an event loop of its own."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # see `cells_serving.listening`
         listener.bind(("127.0.0.1", 0))
         settings = {"log_config": None, "lifespan": "on", "timeout_graceful_shutdown": 5, "http": "httptools", **config}
         server = uvicorn.Server(uvicorn.Config(app, **settings))
