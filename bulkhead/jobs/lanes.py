@@ -11,26 +11,27 @@ of the lanes that went past it: its turn was not lost to those without a cap. So
 cannot run: every method costs O(lanes of the tenant), amortised, however many wait.
 
 An exception that a signal handler raises in the middle of a call costs at most that call's job and its slot. It never
-stops a lane: what is half done there is a line without jobs, or one that stands in two places, and the next claim
-that comes upon it clears it away.
+stops a lane: what is half done there is a line without jobs, which the next claim that comes upon it clears away, or
+one that stands in two places of a lane, until it has no jobs.
 
 Which worker to wake: one worker that is idle on any of the lanes that `push`, `finish`, `give_back` and the changes of
 limits return. To wake a worker that looks for itself is not enough, because lane sets overlap: see crew.py, which does
-this right. A tenant without jobs is not in here, but for its lane set, of which a few thousand are remembered.
+this right. Of tenants without jobs a few thousand are remembered, and one for each job that waits.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from math import inf
 from typing import TypeAlias
 
 from bulkhead.hashing import shuffle_shard
-from bulkhead.jobs.rounds import Line, Round
+from bulkhead.jobs.rounds import AWAY, FEW, MOST, NOTHING, Line, Round
 from bulkhead.jobs.slots import NOWHERE, Account, Slots
 
 __all__ = ["Claim", "LaneQueue"]
 
-KNOWN = 4096  # lane sets remembered, beyond one for each tenant that waits; to find one takes longer than all the rest
+KNOWN = 4096  # lines without jobs that are remembered, beyond one for each job that waits
 
 
 Place: TypeAlias = "tuple[tuple[int, ...], tuple[Round, ...]]"
@@ -60,12 +61,12 @@ class Claim:
 class LaneQueue:
     """One named queue.
 
-    Invariant: each line holds at least one job, and is in the round of each of its lanes, but for those noted in its
-    account as having gone past it (slots.py). `lanes` and `lanes_per_tenant`: 0 and up, 1 and up; queues that share
+    Invariant: a line with jobs is in the round of each of its lanes, but for those noted in its account as having gone
+    past it (slots.py). `lanes` and `lanes_per_tenant`: 0 and up, 1 and up; queues that share
     `slots` have the same ones. ValueError otherwise.
     """
 
-    __slots__ = ("_known", "_length", "_lines", "_places", "_rounds", "lanes", "lanes_per_tenant", "name", "slots")
+    __slots__ = ("_kept", "_length", "_lines", "_places", "_rounds", "lanes", "lanes_per_tenant", "name", "slots")
 
     def __init__(
         self, lanes: int = 0, lanes_per_tenant: int = 2, slots: Slots | None = None, name: str = "default"
@@ -77,10 +78,10 @@ class LaneQueue:
         if self.slots.shape not in {None, (lanes, lanes_per_tenant)}:
             raise ValueError("queues that share slots must have the same lanes and lanes_per_tenant")
         self.slots.shape = lanes, lanes_per_tenant
-        self._rounds: tuple[Round, ...] = tuple(Round() for _ in range(lanes or 1))
+        self._rounds: tuple[Round, ...] = tuple(Round(number) for number in range(lanes or 1))
         self._lines: dict[str | None, Line] = {}
         self._length = 0
-        self._known: dict[str | None, Place] = {}
+        self._kept: deque[Line] = deque()
         self._places: dict[tuple[int, ...], Place] = {}
 
     def __len__(self) -> int:
@@ -90,29 +91,28 @@ class LaneQueue:
     @property
     def tenants(self) -> int:
         """How many tenants have waiting jobs; those without a tenant count as one."""
-        return len(self._lines)
+        return sum(1 for line in self._lines.values() if line.first is not NOTHING)
 
     def waiting(self, tenant: str | None) -> int:
         """How many jobs of this tenant wait here."""
         line = self._lines.get(tenant)
-        return 0 if line is None else len(line.jobs)
+        return 0 if line is None else line.waiting()
 
     def lanes_of(self, tenant: str | None) -> tuple[int, ...]:
         """The lanes on which the jobs of this tenant run."""
-        return (self._known.get(tenant) or self._place(tenant))[0]
+        line = self._lines.get(tenant)
+        return self._place(tenant)[0] if line is None else line.account.lanes
 
     def push(self, tenant: str | None, job: object, cap: int = 0) -> tuple[int, ...]:
         """Put a job at the end of its tenant's line, and let `cap` of the tenant run at once from now on (0 = any).
 
         Returns the lanes of which one worker may take it now, () if the tenant is at its cap or paused.
         """
-        line = self._lines.get(tenant)
-        if line is None:
-            line = self._enter(tenant, cap)
+        line = self._lines.get(tenant) or self._open(tenant, cap)
         account = line.account
+        line.add(job)
         account.waiting += 1
         self._length += 1
-        line.jobs.append(job)
         if account.cap != (cap or inf) and tenant is not None:
             self.slots.recap(tenant, cap)
         if account.running >= account.limit:
@@ -124,30 +124,43 @@ class LaneQueue:
     def claim(self, lane: int) -> Claim | None:
         """The next job of this lane, or None if no tenant of the lane may run one. IndexError: no such lane."""
         here = self._rounds[lane]
-        while turns := here.now or here.begin():
-            line = next(iter(turns.values()))
-            account, jobs = line.account, line.jobs
-            tenant = account.tenant
+        lines, shift = here.lines, here.shift
+        while lines:
+            line = lines[0]
+            marks = line.marks
+            job, account = line.first, line.account
+            if job is NOTHING:
+                line.marks = marks | AWAY << shift
+                lines.popleft()
+                continue
+            if 0 < marks >> shift & AWAY < AWAY:  # it was served out of turn
+                line.marks = marks - (1 << shift)
+                lines.rotate(-1)
+                continue
             if account.running >= account.limit:
                 account.passed.append((line, here))
-                turns.pop(tenant, None)
+                line.marks = marks | AWAY << shift
+                lines.popleft()
                 continue
-            if not jobs:  # a call was interrupted, see above
-                if self._lines.get(tenant) is line:
-                    del self._lines[tenant]
-                turns.pop(tenant, None)
-                continue
-            job = jobs.popleft()
-            if jobs:
-                line.move_back(turns)
+            for each in line.rounds:
+                if each is not here and marks >> each.shift & AWAY < MOST:
+                    marks += 1 << each.shift
+            more = line.more
+            if more:
+                line.marks = marks & ~(AWAY << shift)
+                line.first = more.popleft()
+                lines.rotate(-1)
             else:
-                self._lines.pop(tenant, None)
-                turns.pop(tenant, None)
-                line.leave()
+                line.marks = marks | AWAY << shift
+                line.first, line.more = NOTHING, None
+                lines.popleft()
+                if not line.kept:
+                    self._keep(line)
             account.running += 1
             account.waiting -= 1
             self._length -= 1
             return Claim(account, job, self, lane)
+        here.most = FEW
         return None
 
     def finish(self, claim: Claim) -> tuple[int, ...]:
@@ -162,7 +175,7 @@ class LaneQueue:
         account = claim.account
         running = account.running = account.running - 1
         if not account.waiting:
-            if not running:
+            if not running and not account.lines:
                 self.slots.table.pop(account.tenant, None)
             return NOWHERE
         if running >= account.limit:
@@ -176,12 +189,10 @@ class LaneQueue:
         if claim.ended:
             return NOWHERE
         account = claim.account
-        line = self._lines.get(account.tenant)
-        if line is None:
-            line = self._enter(account.tenant, 0)
+        line = self._lines.get(account.tenant) or self._open(account.tenant, 0)
+        line.put_first(claim.job)
         account.waiting += 1
         self._length += 1
-        line.jobs.appendleft(claim.job)
         self.finish(claim)
         return account.lanes if account.running < account.limit else NOWHERE
 
@@ -193,7 +204,7 @@ class LaneQueue:
 
     def in_line(self) -> list[object]:
         """The jobs that wait, each tenant's oldest first."""
-        return [job for line in self._lines.values() for job in line.jobs]
+        return [job for line in self._lines.values() for job in line.jobs()]
 
     def take(self, tenant: str | None) -> list[object]:
         """Remove the waiting jobs of this tenant and return them, oldest first. What runs goes on."""
@@ -201,37 +212,55 @@ class LaneQueue:
         if line is None:
             return []
         account = line.account
-        line.leave()
+        jobs = line.empty()
         if account.passed:
             account.passed[:] = [entry for entry in account.passed if entry[0] is not line]
-        account.waiting -= len(line.jobs)
-        self._length -= len(line.jobs)
-        if not account.waiting and not account.running:
-            self.slots.table.pop(tenant, None)
-        return list(line.jobs)
+        account.waiting -= len(jobs)
+        self._length -= len(jobs)
+        self._let_go(account)
+        return jobs
 
     def take_all(self) -> list[tuple[str | None, object]]:
         """Remove everything that waits and return it as (tenant, job)."""
         return [(tenant, job) for tenant in list(self._lines) for job in self.take(tenant)]
 
-    def _enter(self, tenant: str | None, cap: int) -> Line:
-        lanes, rounds = self._known.get(tenant) or self._place(tenant)
+    def _open(self, tenant: str | None, cap: int) -> Line:
+        lanes, rounds = self._place(tenant)
         account = self.slots.table.get(tenant) or self.slots.open(tenant, lanes, cap)
+        account.lines += 1
         line = self._lines[tenant] = Line(account, rounds)
         return line
 
+    def _keep(self, line: Line) -> None:
+        """Remember a line that has no jobs left: to make one takes longer than all the rest."""
+        line.kept = True
+        self._kept.append(line)
+        if len(self._kept) <= KNOWN + self._length:
+            return
+        for _ in range(2):
+            line = self._kept.popleft()
+            line.kept = False
+            tenant = line.account.tenant
+            if line.first is NOTHING and self._lines.get(tenant) is line:
+                del self._lines[tenant]
+                self._let_go(line.account)
+
+    def _let_go(self, account: Account) -> None:
+        """One line less refers to it."""
+        account.lines -= 1
+        if not (account.lines or account.waiting or account.running):
+            self.slots.table.pop(account.tenant, None)
+
     def _place(self, tenant: str | None) -> Place:
-        if len(self._known) >= KNOWN + len(self._lines):
-            self._known.clear()
-            self._places.clear()
         if tenant is None or not self.lanes:
             lanes = tuple(range(len(self._rounds)))
         else:
             lanes = shuffle_shard(tenant, self.lanes, self.lanes_per_tenant)
         place = self._places.get(lanes)
         if place is None:
+            if len(self._places) >= KNOWN:
+                self._places.clear()
             place = self._places[lanes] = lanes, tuple([self._rounds[lane] for lane in lanes])
-        self._known[tenant] = place
         return place
 
     def __repr__(self) -> str:

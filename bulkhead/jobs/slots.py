@@ -1,8 +1,9 @@
 """How many jobs each tenant runs and may run, counted over all queues that share one `Slots`.
 
 Pure: no lock, no clock, no I/O, and no user code (a limit is a number that the caller found out before). Whoever owns
-it calls everything under one lock. A tenant that has neither running nor waiting jobs is not in here, so ids chosen by
-clients cannot make it grow; `paused` holds the tenants that an operator named.
+it calls everything under one lock. A tenant that has neither running nor waiting jobs is in here only as long as a
+queue remembers it (lanes.py says how many), so ids chosen by clients cannot make it grow; `paused` holds the tenants
+that an operator named.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Account:
     out. It is empty whenever `running < limit`: then each of its lines is in every round that it belongs to.
     """
 
-    __slots__ = ("cap", "lanes", "limit", "passed", "running", "tenant", "waiting")
+    __slots__ = ("cap", "lanes", "limit", "lines", "passed", "running", "tenant", "waiting")
 
     def __init__(self, tenant: str | None, lanes: tuple[int, ...], cap: float, limit: float) -> None:
         self.tenant = tenant
@@ -33,6 +34,8 @@ class Account:
         """The cap, or 0 while paused."""
         self.running = 0
         self.waiting = 0
+        self.lines = 0
+        """Of queues that remember the tenant: as long as there are any, this is its only account."""
         self.passed: list[tuple[Line, Round]] = []
 
     @property
@@ -90,7 +93,7 @@ class Slots:
 
     def tenants(self) -> list[str | None]:
         """Those that have jobs, running or waiting."""
-        return list(self.table)
+        return [tenant for tenant, account in self.table.items() if account.running or account.waiting]
 
     @property
     def paused(self) -> frozenset[str | None]:

@@ -11,6 +11,7 @@ import pytest
 from bulkhead.hashing import shuffle_shard
 from bulkhead.jobs.crew import Crew
 from bulkhead.jobs.lanes import KNOWN, Claim, LaneQueue
+from bulkhead.jobs.rounds import FEW
 from bulkhead.jobs.slots import Slots
 
 
@@ -94,11 +95,9 @@ def test_a_lane_goes_past_a_tenant_at_its_cap_once() -> None:
     assert queue.claim(0) is None
     assert all(len(account.passed) == 1 for account in accounts)
     here = queue._rounds[0]
-    assert not here.now
-    assert not here.next
-    assert not here.after
+    assert not here.lines
     queue.finish(running[500])
-    assert len(here.now) == 1
+    assert len(here.lines) == 1
     assert claimed(queue).tenant == "tenant-500"
 
 
@@ -258,18 +257,19 @@ def test_a_job_finds_the_idle_worker_of_the_other_lane() -> None:
 def test_a_job_that_its_own_worker_does_not_take_goes_to_an_idle_one() -> None:
     names = {shuffle_shard(f"t-{number}", 3, 2): f"t-{number}" for number in range(100)}
     t, u = names[0, 1], names[0, 2]
+    v = next(name for name in map("v-{}".format, range(100)) if shuffle_shard(name, 3, 2) == (0, 2))
     crew = Crew(3, 2)
     crew.push("default", t, "T1", cap=1)
     assert crew.join(0, 0).claim is not None
     crew.push("default", u, "U1")
     assert crew.join(2, 2).claim is not None
     assert crew.join(1, 1).claim is None
-    crew.push("default", u, "U2")
+    crew.push("default", v, "V1")
     crew.push("default", t, "T2", cap=1)
     assert crew.idle == 1
     turn = crew.turn(0)
     assert turn.claim is not None
-    assert turn.claim.job == "U2"
+    assert turn.claim.job == "V1"
     assert [(worker, claim.job) for worker, claim in turn.others] == [(1, "T2")]
 
 
@@ -371,11 +371,29 @@ def test_memory_does_not_grow_with_ids_chosen_by_clients() -> None:
         tenant = f"tenant-{number}"
         lane = queue.push(tenant, number, cap=1)[0]
         queue.finish(claimed(queue, lane))
-    assert not queue.slots.table
-    assert not queue._lines
-    assert not any(each.now or each.next or each.after for each in queue._rounds)
-    assert len(queue._known) <= KNOWN + 1
+    assert queue.slots.tenants() == []
+    assert queue.tenants == 0
+    assert len(queue.slots.table) == len(queue._lines) == len(queue._kept) <= KNOWN + 1
+    assert all(len(each.lines) <= FEW for each in queue._rounds)
     assert len(queue._places) <= 28
+
+
+def test_after_a_flood_of_ids_little_is_remembered() -> None:
+    """Also on lanes of which the worker never looks."""
+    queue = LaneQueue(8, 2)
+    for number in range(5 * KNOWN):
+        queue.push(f"tenant-{number}", number)
+    assert (queue.tenants, len(queue)) == (5 * KNOWN, 5 * KNOWN)
+    for lane in range(7):
+        while claim := queue.claim(lane):
+            queue.finish(claim)
+    assert (queue.tenants, len(queue)) == (0, 0)
+    assert queue.slots.tenants() == []
+    assert len(queue.slots.table) == len(queue._lines) == len(queue._kept) <= KNOWN + 1
+    for number in range(5 * KNOWN):  # one at a time
+        queue.finish(claimed(queue, queue.push(f"other-{number}", number)[0]))
+    assert len(queue.slots.table) == len(queue._lines) == len(queue._kept) <= KNOWN + 1
+    assert sum(len(each.lines) for each in queue._rounds) <= 2 * 5 * KNOWN
 
 
 def test_a_lane_that_no_worker_looks_at_does_not_grow_while_another_serves() -> None:
@@ -385,8 +403,7 @@ def test_a_lane_that_no_worker_looks_at_does_not_grow_while_another_serves() -> 
         queue.push("acme", number)
         queue.push("acme", number)
         queue.finish(claimed(queue, lane))
-    here = queue._rounds[other]
-    assert len(here.now) + len(here.next) + len(here.after) == 1
+    assert len(queue._rounds[other].lines) == 1
 
 
 def test_claims_and_queues_show_no_job() -> None:
