@@ -13,7 +13,6 @@ makes a change true, so an exception between any two instructions leaves the sta
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from math import inf
 from time import monotonic
@@ -23,32 +22,30 @@ from bulkhead import events, nesting, tenancy
 from bulkhead.circuit.epochs import Closed
 from bulkhead.circuit.machine import Circuit
 from bulkhead.counting import GIL, Tally
-from bulkhead.entries import GHOST_PERMIT, Due, Off, all_closed, build, doors, ignore, nothing
+from bulkhead.entries import GHOST_PERMIT, Due, nothing
 from bulkhead.outcomes import DIRECT, Site
+from bulkhead.patience import patience
 from bulkhead.probes import Probe, Watched
-from bulkhead.refusals import UNKNOWN, Refusals
-from bulkhead.tickets.pool import AT_ONCE_PER_TENANT, Pool, Ticket
+from bulkhead.refusals import UNKNOWN
+from bulkhead.tables import ENFORCE, OFF, Tables
+from bulkhead.tickets.pool import Pool, Ticket
 from bulkhead.tickets.tenants import TenantPools
 from bulkhead.tickets.waiting import Queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bulkhead.circuit.epochs import Epoch
-    from bulkhead.entries import Entry, Permit
-    from bulkhead.errors import Rejected
+    from bulkhead.entries import Permit
     from bulkhead.option_set import Options
-    from bulkhead.probes import Pairs
 
 current_tenant = tenancy.current.get
 
-ENFORCE, SHADOW, OFF = "enforce", "shadow", "off"
 AGAIN = -1.0  # a circuit changed while it was asked
 Answer = Any  # a permit; the limit that is reached, or UNKNOWN; seconds until the next probe
 CANCEL_AFTER = 5.0  # seconds, where neither an option nor the driver says more
 
 
-class Gate(Refusals):
+class Gate(Tables):
     """Tickets and circuit of one identifier, and the fast table in front of both.
 
     Invariant: a ticket that is out belongs to exactly one call; a cap is never exceeded, not even for an instant.
@@ -56,22 +53,17 @@ class Gate(Refusals):
 
     __slots__ = (
         "__weakref__",
-        "aside",
         "at_once",
         "busy_at_once",
         "connections",
         "declared",
         "drivers",
-        "fast",
         "key",
         "late",
         "limits_time",
         "marked",
-        "mode",
         "nests",
         "read_timeout",
-        "successor",
-        "touched",
         "waited",
     )
 
@@ -92,11 +84,11 @@ class Gate(Refusals):
         # A Late stands for a resource that is not known yet. A slot: found faster than an attribute of the class.
         self.late = False
         self.identifier, self.options, self.clock, self.read_timeout = identifier, options, clock, read_timeout
-        self.mode: str = options.mode
-        self.successor: Callable[[], Gate] | None = None
+        self.mode = options.mode
+        self.successor = None
         self.successes: Tally | None = None
-        self.fast: dict[Any, Entry] = {}
-        self.aside: dict[Any, Entry] = {}
+        self.fast = {}
+        self.aside = {}
         self.fresh()
 
     def fresh(self) -> None:
@@ -191,7 +183,7 @@ class Gate(Refusals):
         if answer.__class__ is tuple:
             return answer
         tenant = tenancy.current.get()
-        if answer.__class__ is str and (seconds := self._patience(tenant, answer)) is not None:
+        if answer.__class__ is str and (seconds := patience(self, tenant, answer)) is not None:
             began = monotonic()
             answer = self._granted(tenant, began, self.queue.wait(tenant, site, seconds))
             if answer.__class__ is tuple:
@@ -210,7 +202,7 @@ class Gate(Refusals):
         if answer.__class__ is tuple:
             return answer
         tenant = tenancy.current.get()
-        if answer.__class__ is str and (seconds := self._patience(tenant, answer, in_loop=True)) is not None:
+        if answer.__class__ is str and (seconds := patience(self, tenant, answer, in_loop=True)) is not None:
             began = monotonic()
             if seconds:
                 said = await self.queue.wait_async(tenant, site, seconds)
@@ -306,16 +298,6 @@ class Gate(Refusals):
             return None
         return Watched(self, permit, site, tenant).permit() if events.endings_wanted() else permit
 
-    def _full(self, tenant: str | None) -> str | None:
-        """The limit of which is known, without a lock, that it is reached. A new tenant's pool is looked for first."""
-        if self.per_tenant and (tenant is not None or tenancy.policy() == "share"):
-            pool = self.tenants.table.get(tenant)
-            if pool is None:
-                return None
-            if pool.full():
-                return "tenant"
-        return "resource" if (whole := self.shared) is not None and whole.full() else None
-
     def _ask(self, tenant: str | None) -> float | None:
         """Ask the shared circuit, then the tenant's own."""
         if self.circuit.epoch.state != "closed" and (left := self._ask_one(self.circuit, tenant)) is not None:
@@ -354,137 +336,6 @@ class Gate(Refusals):
                 return left
         return None
 
-    def _find(self, tenant: str | None, *, plain: bool) -> Any:
-        """`(raw, entry, pairs, pool)`, with a free ticket in each pool if the limits allow; the limit reached; or None.
-
-        raw: a call that reports by itself, a probe or a connect.
-        """
-        per_tenant = self.per_tenant and (tenant is not None or tenancy.policy() == "share")
-        options, limit, new = self.options, inf, per_tenant and tenant not in self.tenants.table
-        if new:
-            answer = self._ask_for_limit(tenant)  # may call the user's function: before the lock
-            if answer is None:
-                per_tenant = new = plain = False
-            elif answer <= 0:
-                return "tenant"
-            else:
-                limit = answer
-        with self.lock:
-            pool, known = None, True
-            fast = self.fast if self.mode == ENFORCE and not events.endings_wanted() else self.aside
-            if self.options is not options or (per_tenant and not new and tenant not in self.tenants.table):
-                return None  # the options changed meanwhile, or the tenant's pool went: its limit has to be asked for
-            if per_tenant:
-                pool, known = self.tenants.obtain(
-                    tenant,
-                    lambda whose: Pool(
-                        whose, limit if whose == tenant else self._limit_of(None), self._circuit_of(whose)
-                    ),
-                    fast,
-                    self._idle,
-                )
-                pool.fill(AT_ONCE_PER_TENANT if known else 1)  # a scan of made-up ids gets no stock
-                if pool.owing:  # what comes back from now on is not to be taken
-                    return "tenant"
-            shared = self.shared
-            if shared is not None and (not shared or shared.lost or shared.owing):
-                shared.fill()
-                if shared.owing:
-                    return "resource"
-            pairs = self._pairs(pool)
-            if pool is not None and pool is self.tenants.overflow:
-                return self._of_shared_pool(pool, tenant, limit, pairs, plain=plain)
-            if not plain or not all_closed(pairs):
-                return True, (*doors(self, pool), *doors(self, self.shared), ignore), pairs, pool
-            key = tenant if self.per_tenant else ""
-            entry = fast.get(key)
-            if entry is not None and pool is not None and getattr(entry[0], "__self__", pool) is not pool:
-                entry = None  # of a pool that went while it was put there, by a nested call (of a signal handler)
-            if entry is None:
-                entry = build(self, tenant, pool, pairs, known=known)
-                if (
-                    known
-                    and self.successor is None
-                    and not self.queue.lines
-                    and not (tenant is None and tenancy.policy() == "reject")
-                ):
-                    # In the table from the beginning of this block: one that a nested call started meanwhile knows
-                    # more than we do.
-                    fast[key] = entry
-                    if any(circuit.epoch is not epoch for circuit, epoch in pairs):
-                        fast.pop(key, None)
-            return False, entry, pairs, pool
-
-    def _of_shared_pool(self, pool: Pool, tenant: str | None, limit: float, pairs: Pairs, *, plain: bool) -> Any:
-        """As `_find`, for a tenant without an entry of its own. Lock held.
-
-        The ticket is taken here: a moment later this tenant might have a pool of its own, and its limit twice.
-        """
-        try:
-            ticket = self.tenants.take(pool, tenant, limit)
-        except IndexError:
-            return "tenant"
-        if plain and all(isinstance(epoch, Closed) for _, epoch in pairs):
-            return False, (lambda: ticket, *build(self, tenant, pool, pairs, known=False)[1:]), pairs, pool
-        return True, (lambda: ticket, doors(self, pool)[1], *doors(self, self.shared), ignore), pairs, pool
-
-    def _circuit_of(self, tenant: str | None) -> Circuit | None:
-        o = self.options
-        if tenant is None or not (o.tenant_circuit and o.circuit_breaker):
-            return None
-        return Circuit(o, self.clock(), self._switch, tenant)
-
-    def _ask_for_limit(self, tenant: str | None) -> float | None:
-        """The limit of a new tenant; None for a call within the user's function that is asked for this very limit.
-
-        It may look the tier up by a client of this resource. Such a call is held to the resource's limits only.
-        """
-        if tenant is None or not callable(self.options.tenant_limits):
-            return self._limit_of(tenant)
-        asking = f"limit {self.identifier} {tenant}"
-        if nesting.inside(asking):
-            return None
-        mark = nesting.mark(asking)
-        try:
-            return self._limit_of(tenant)
-        finally:
-            nesting.unmark(mark)
-
-    def _limit_of(self, tenant: str | None) -> float:
-        limit = self.options.tenant_limit(tenant)
-        return inf if limit is None else limit
-
-    def _idle(self, pool: Pool) -> bool:
-        if pool.tenant in self.queue.lines:
-            return False
-        return pool.circuit is None or not pool.circuit.says_something(self.clock())
-
-    def _switch(self, circuit: Circuit, epoch: Epoch) -> None:
-        """Make an epoch current: first no new call may get an entry of the old one. Lock held.
-
-        Once more afterwards: the call of a signal handler in between may have brought an entry back.
-        """
-        self._withdraw(circuit.tenant)
-        circuit.epoch = epoch
-        self._withdraw(circuit.tenant)
-
-    def _withdraw(self, tenant: str | None) -> None:
-        if tenant is None:
-            self.special()
-        else:
-            self.fast.pop(tenant, None)
-            self.aside.pop(tenant, None)
-
-    def special(self) -> None:
-        """Let no call pass without a question."""
-        self.aside = {}
-        self.fast = Off() if self.mode == OFF and self.successor is None else {}
-
-    def _put_back(self, tenant: str | None, ticket: Any) -> None:
-        """A tenant's ticket that was taken and not used."""
-        if ticket.__class__ is Ticket and (pool := self.tenants.of(tenant)) is not None:
-            pool.append(ticket)  # not `give`: serving waiters from here would never end; `_join` serves them
-
     # ---- modes
 
     def _unenforced(self, tenant: str | None, site: Site) -> Answer:
@@ -496,59 +347,7 @@ class Gate(Refusals):
         self.would_reject(tenant, site, answer)
         return GHOST_PERMIT
 
-    # ---- the refusal that has to be cheap
-
-    def _busy_at_once(self, site: Site) -> list[Rejected] | None:
-        """The refusal "no ticket" where nothing special is to be asked. None: ask `_decide`, which knows everything.
-
-        In a list, which the caller empties as it raises: an error that a local name keeps is a cycle with the frame
-        that its traceback holds, garbage at each refusal.
-        """
-        tenant = tenancy.current.get()
-        if self.per_tenant:
-            if tenant is None or (pool := self.tenants.table.get(tenant)) is None:
-                return None
-            limit = "tenant" if pool.full() else "resource"
-        else:
-            limit = "resource"
-        if limit == "resource" and ((whole := self.shared) is None or not whole.full()):
-            return None
-        if self.circuit.epoch.state != "closed" or self.queue.lines:
-            return None
-        self.touched = True
-        number = self.refused[limit].add()
-        if not number & (number - 1):
-            self._log_refusal(limit, number)
-        error = site.errors.busy(self.identifier, tenant, limit)
-        error.__cause__ = None
-        return [error]
-
     # ---- waiting
-
-    def _patience(self, tenant: str | None, answer: Any, *, in_loop: bool = False) -> float | None:
-        """Seconds that this call waits; 0.0: none, but it stands in line, where others do; None: it is refused."""
-        if answer == UNKNOWN or self.mode != ENFORCE:
-            return None
-        seconds = self.options.timeout
-        if seconds and not (self._can_wait(in_loop=in_loop) and self._room(tenant)):
-            seconds = 0.0
-        return seconds if seconds or self.queue.lines else None
-
-    @staticmethod
-    def _can_wait(*, in_loop: bool) -> bool:
-        """A plain call must not stop the running loop of its thread; a coroutine needs a loop of asyncio."""
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return not in_loop  # trio, or a coroutine driven by hand
-        return in_loop
-
-    def _room(self, tenant: str | None) -> bool:
-        """May one more wait? max_waiting for each pool: the tenant's if it has a limit, else the resource's."""
-        pool = self.tenants.of(tenant) if self.per_tenant else None
-        limit = pool.limit if pool is not None and pool.limit != inf else self.options.tickets
-        most = limit if self.options.max_waiting is None else self.options.max_waiting
-        return most is None or (self.queue.length(tenant) if self.per_tenant else len(self.queue)) < most
 
     def _granted(self, tenant: str | None, began: float, said: Any) -> Answer:
         """What waiting led to."""

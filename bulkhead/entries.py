@@ -22,9 +22,9 @@ from bulkhead.outcomes import FAILURE, ORDINARY, verdict
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bulkhead.admission import Gate
     from bulkhead.outcomes import Outcome, Site
     from bulkhead.probes import Pairs
+    from bulkhead.tables import Tables
     from bulkhead.tickets.pool import Pool
 
 log = logging.getLogger("bulkhead")
@@ -66,7 +66,7 @@ class Due(LookupError):
     """Calls in flight may have outlived call_timeout: ask before this one passes."""
 
 
-def doors(gate: Gate, pool: Pool | None) -> tuple[Callable[[], Any], Callable[[Any], object]]:
+def doors(gate: Tables, pool: Pool | None) -> tuple[Callable[[], Any], Callable[[Any], object]]:
     """How a pool's tickets are taken and given back."""
     if pool is None:
         return nothing, ignore
@@ -96,7 +96,7 @@ def all_closed(pairs: Pairs) -> bool:
     return True
 
 
-def build(gate: Gate, tenant: str | None, pool: Pool | None, pairs: Pairs, *, known: bool) -> Entry:
+def build(gate: Tables, tenant: str | None, pool: Pool | None, pairs: Pairs, *, known: bool) -> Entry:
     """The entry of a tenant in these epochs, all of them closed. `known`: it will be used more than once."""
     take, give = doors(gate, pool)
     take_shared, give_shared = doors(gate, gate.shared)
@@ -113,7 +113,7 @@ def build(gate: Gate, tenant: str | None, pool: Pool | None, pairs: Pairs, *, kn
 
 
 def _failed(
-    gate: Gate,
+    gate: Tables,
     tenant: str | None,
     give: Callable[[Any], object],
     give_shared: Callable[[Any], object],
@@ -169,7 +169,7 @@ def _failed(
     return failed
 
 
-def _after_success(gate: Gate, tenant: str | None, pairs: Pairs) -> list[Callable[[], object]]:
+def _after_success(gate: Tables, tenant: str | None, pairs: Pairs) -> list[Callable[[], object]]:
     """What a success has to do besides giving its tickets back: most often nothing."""
     after: list[Callable[[], object]] = []
     for _, epoch in pairs:
@@ -216,7 +216,7 @@ def _with(give: Callable[[Any], object], after: list[Callable[[], object]]) -> C
 
 
 def _timed(
-    gate: Gate,
+    gate: Tables,
     tenant: str | None,
     pairs: Pairs,
     take: Callable[[], Any],

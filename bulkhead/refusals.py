@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from bulkhead import events
+from bulkhead import events, tenancy
 from bulkhead.accounting import Account
 from bulkhead.circuit.epochs import Closed
 from bulkhead.counting import Tallies, Tally
@@ -31,13 +31,14 @@ def kind_of(identifier: str, reason: str) -> str | None:
 class Refusals(Account):
     """The other half of the books: calls that were not let through. None of them is an outcome of the resource."""
 
-    __slots__ = ("refused", "refused_at", "refused_earlier", "refused_open", "tenants")
+    __slots__ = ("refused", "refused_at", "refused_earlier", "refused_open", "tenants", "touched")
 
     refused: Tallies  # by reason
     refused_at: dict[str, tuple[float, int, float]]  # reason -> when the first was, the last that was logged, and when
     refused_earlier: dict[str, int]  # before `reset()`: counters of a monitoring system must not go back
     refused_open: Tally
     tenants: TenantPools
+    touched: bool  # asked since the hand that collects resources came by
 
     def forget_refusals(self) -> None:
         """Count refusals from zero."""
@@ -56,6 +57,31 @@ class Refusals(Account):
         """Refusals by reason, those before `reset()` included."""
         numbers, earlier = self.refused.numbers(), self.refused_earlier
         return {reason: numbers.get(reason, 0) + earlier.get(reason, 0) for reason in {**earlier, **numbers}}
+
+    def _busy_at_once(self, site: Site) -> list[Rejected] | None:
+        """The refusal "no ticket" where nothing special is to be asked. None: ask the gate, which knows everything.
+
+        In a list, which the caller empties as it raises: an error that a local name keeps is a cycle with the frame
+        that its traceback holds, garbage at each refusal.
+        """
+        tenant = tenancy.current.get()
+        if self.per_tenant:
+            if tenant is None or (pool := self.tenants.table.get(tenant)) is None:
+                return None
+            limit = "tenant" if pool.full() else "resource"
+        else:
+            limit = "resource"
+        if limit == "resource" and ((whole := self.shared) is None or not whole.full()):
+            return None
+        if self.circuit.epoch.state != "closed" or self.queue.lines:
+            return None
+        self.touched = True
+        number = self.refused[limit].add()
+        if not number & (number - 1):
+            self._log_refusal(limit, number)
+        error = site.errors.busy(self.identifier, tenant, limit)
+        error.__cause__ = None
+        return [error]
 
     def would_reject(self, tenant: str | None, site: Site, answer: Any) -> None:
         """Announce what mode "enforce" would have refused."""

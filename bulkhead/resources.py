@@ -10,7 +10,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from bulkhead import events, nesting, tenancy
-from bulkhead.admission import ENFORCE, OFF, Gate
+from bulkhead.admission import Gate
 from bulkhead.circuit.epochs import Open
 from bulkhead.counting import Tally
 from bulkhead.errors import ConfigurationError
@@ -18,6 +18,7 @@ from bulkhead.outcomes import DIRECT, IGNORED, SUCCESS, Outcome, Site, verdict
 from bulkhead.probes import is_probe, tell_ending
 from bulkhead.refusals import kind_of
 from bulkhead.sessions import Checkout, PermitContext
+from bulkhead.tables import ENFORCE, OFF
 from bulkhead.tickets.pool import Pool
 
 if TYPE_CHECKING:
