@@ -16,10 +16,11 @@ from bulkhead.definitions import interpret, resolver, set_resolver
 from bulkhead.entries import Permit
 from bulkhead.errors import CircuitOpenError, ConfigurationError, Rejected, ResourceBusyError, UnknownTenantError
 from bulkhead.guard import guard
+from bulkhead.late import Late
 from bulkhead.nesting import inside, unmark
 from bulkhead.option_set import Options
 from bulkhead.outcomes import Errors, Outcome, Site, verdict
-from bulkhead.registry import Late, registered
+from bulkhead.registry import registered
 from bulkhead.resources import Resource
 from bulkhead.sessions import Checkout, Session
 from bulkhead.tenancy import detached
