@@ -16,10 +16,11 @@ from contextvars import Context, ContextVar, Token, copy_context
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, get_args
 from uuid import UUID
 
+from bulkhead.carrying import wrapped
 from bulkhead.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+    from collections.abc import Awaitable, Callable
     from types import FrameType, TracebackType
 
 P = ParamSpec("P")
@@ -227,7 +228,7 @@ def carry(function: Callable[P, R]) -> Callable[P, R]:
     awaits them, with the tenant of now.
     """
     captured = copy_context()
-    return _wrapped(function, captured.copy, current.get())
+    return wrapped(function, captured.copy, functools.partial(Tenancy, current.get()))
 
 
 def detached(function: Callable[P, R]) -> Callable[P, R]:
@@ -235,106 +236,7 @@ def detached(function: Callable[P, R]) -> Callable[P, R]:
 
     Plain and generator functions run in an empty context, coroutine and async generator functions without a tenant.
     """
-    return _wrapped(function, Context, None)
-
-
-def _wrapped(function: Callable[P, R], context: Callable[[], Context], whose: str | None) -> Callable[P, R]:
-    if not callable(function):
-        raise ConfigurationError(f"a function is needed, not {type(function).__name__}")
-    shape = _shape(function)
-    if inspect.iscoroutinefunction(shape):
-        wrapper = _coroutine_function(cast("Callable[..., Coroutine[Any, Any, Any]]", function), whose)
-    elif inspect.isasyncgenfunction(shape):
-        wrapper = _async_generator_function(cast("Callable[..., AsyncGenerator[Any, Any]]", function), whose)
-    elif inspect.isgeneratorfunction(shape):
-        wrapper = _generator_function(cast("Callable[..., Generator[Any, Any, Any]]", function), context)
-    else:
-        wrapper = _plain_function(function, context, whose)
-    return cast("Callable[P, R]", functools.update_wrapper(wrapper, function))
-
-
-def _shape(function: object) -> object:
-    """What says whether it is a coroutine or generator function: inside partials, and `__call__` of objects."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    if inspect.isroutine(function) or isinstance(function, type):
-        return function
-    return type(function).__call__ if callable(function) else function
-
-
-def _plain_function(
-    function: Callable[..., Any], context: Callable[[], Context], whose: str | None
-) -> Callable[..., Any]:
-    async def awaited(coroutine: Coroutine[Any, Any, Any]) -> object:
-        with Tenancy(whose):
-            return await coroutine
-
-    def run(*args: object, **kwargs: object) -> object:
-        result = context().run(function, *args, **kwargs)
-        return awaited(result) if inspect.iscoroutine(result) else result
-
-    return run
-
-
-def _coroutine_function(function: Callable[..., Coroutine[Any, Any, Any]], whose: str | None) -> Callable[..., Any]:
-    async def run(*args: object, **kwargs: object) -> object:
-        with Tenancy(whose):
-            return await function(*args, **kwargs)
-
-    return run
-
-
-def _generator_function(
-    function: Callable[..., Generator[Any, Any, Any]], context: Callable[[], Context]
-) -> Callable[..., Any]:
-    def run(*args: object, **kwargs: object) -> Generator[Any, Any, Any]:
-        inside = context()
-        generator = inside.run(function, *args, **kwargs)
-        step: Callable[..., Any] = generator.send
-        sent: object = None
-        try:
-            while True:
-                value = inside.run(step, sent)
-                try:
-                    step, sent = generator.send, (yield value)
-                except GeneratorExit:
-                    raise
-                except BaseException as error:  # noqa: BLE001 (handed on to the generator, which raises it or goes on)
-                    step, sent = generator.throw, error
-        except StopIteration as end:
-            return end.value
-        finally:
-            sent = None  # an error kept here would hold this frame, and the frame the error
-            inside.run(generator.close)
-
-    return run
-
-
-def _async_generator_function(
-    function: Callable[..., AsyncGenerator[Any, Any]], whose: str | None
-) -> Callable[..., Any]:
-    async def run(*args: object, **kwargs: object) -> AsyncGenerator[Any, Any]:
-        generator = function(*args, **kwargs)
-        step: Callable[..., Any] = generator.asend
-        sent: Any = None
-        try:
-            while True:
-                with Tenancy(whose):
-                    value = await step(sent)
-                try:
-                    step, sent = generator.asend, (yield value)
-                except GeneratorExit:
-                    raise
-                except BaseException as error:  # noqa: BLE001 (handed on to the generator, which raises it or goes on)
-                    step, sent = generator.athrow, error
-        except StopAsyncIteration:
-            return
-        finally:
-            sent = None  # an error kept here would hold this frame, and the frame the error
-            with Tenancy(whose):
-                await generator.aclose()
-
-    return run
+    return wrapped(function, Context, functools.partial(Tenancy, None))
 
 
 class CarryingExecutor(ThreadPoolExecutor):
