@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
@@ -58,6 +59,12 @@ def hold(one: Resource, tenant: str | None = None, site: Site = DIRECT) -> Sessi
     """A call that has begun and goes on."""
     with work_for(tenant):
         return Session(one.enter(site) if site.connects else one.begin(site), site, one.clock())
+
+
+async def ahold(one: Resource, tenant: str | None = None) -> Session:
+    """A call of a coroutine that has begun and goes on."""
+    with work_for(tenant):
+        return Session(await one.abegin(DIRECT), DIRECT, one.clock())
 
 
 def succeed(one: Resource, tenant: str | None = None, site: Site = DIRECT) -> None:
@@ -127,6 +134,19 @@ def together(*calls: Callable[[], object], seconds: float = 20.0) -> list[Any]:
     return results
 
 
+def begin(call: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    return thread
+
+
+def until(predicate: Callable[[], object], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not predicate():
+        assert time.monotonic() < deadline, "it never came to that"
+        time.sleep(0.001)
+
+
 __all__ = [
     "CONNECT",
     "DIRECT",
@@ -135,7 +155,9 @@ __all__ = [
     "Clock",
     "Errors",
     "Outcome",
+    "ahold",
     "at_rest",
+    "begin",
     "circuit",
     "fail",
     "full",
@@ -145,5 +167,6 @@ __all__ = [
     "resource",
     "succeed",
     "together",
+    "until",
     "work_for",
 ]
