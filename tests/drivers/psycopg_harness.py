@@ -47,6 +47,12 @@ def connected(dsn: str, **options: Any) -> Any:
     return psycopg.connect(dsn, autocommit=True, **bulkhead.options(**options))
 
 
+def outcomes(connection: Any) -> tuple[float, float]:
+    """How many failures and how many ignored calls there were."""
+    totals = connection.bulkhead.totals()
+    return totals["calls", "failure"], totals["calls", "ignored"]
+
+
 class _Psycopg(Harness):
     driver, kind, module = "psycopg", "postgres", "psycopg"
     base = psycopg.Error
