@@ -7,17 +7,16 @@ program and version was used.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import hypothesis
 import pytest
 from counts import FULL, HYPOTHESIS_EXAMPLES, HYPOTHESIS_STEPS
+from polling import SECONDS, auntil, until
 
 from bulkhead.testing import HttpServer, PostgresServer, RedisServer, ServerUnavailable, Toxiproxy, ToxiproxyServer
 from bulkhead.testing.binaries import find_postgres, find_redis, version_of
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 PROXIES = ROOT / "toxiproxy" / "proxies.json"
-POLL_SECONDS = 0.01
 
 T = TypeVar("T")
 
@@ -183,47 +181,25 @@ def toxiproxy(_populated: Toxiproxy) -> Iterator[Toxiproxy]:
 class Eventually(Protocol):
     """Polls until the predicate's value is true, and returns it."""
 
-    def __call__(self, predicate: Callable[[], T], seconds: float = 5.0) -> T: ...
+    def __call__(self, predicate: Callable[[], T], seconds: float = SECONDS) -> T: ...
 
 
 class AsyncEventually(Protocol):
     """The same for a running event loop; the predicate may be a coroutine function."""
 
-    def __call__(self, predicate: Callable[[], T | Awaitable[T]], seconds: float = 5.0) -> Awaitable[T]: ...
+    def __call__(self, predicate: Callable[[], T | Awaitable[T]], seconds: float = SECONDS) -> Awaitable[T]: ...
 
 
 @pytest.fixture
 def eventually() -> Eventually:
     """`eventually(predicate, seconds)`: bounded polling; fails the test when time is over."""
-
-    def poll(predicate: Callable[[], T], seconds: float = 5.0) -> T:
-        deadline = time.monotonic() + seconds
-        while not (value := predicate()):
-            if time.monotonic() > deadline:
-                pytest.fail(f"not so within {seconds} s; the last value was {value!r}")
-            time.sleep(POLL_SECONDS)
-        return value
-
-    return poll
+    return until
 
 
 @pytest.fixture
 def aeventually() -> AsyncEventually:
     """To be awaited: bounded polling that lets the event loop run; the predicate may be a coroutine function."""
-
-    async def poll(predicate: Callable[[], Any], seconds: float = 5.0) -> Any:
-        deadline = time.monotonic() + seconds
-        while True:
-            value = predicate()
-            if hasattr(value, "__await__"):
-                value = await value
-            if value:
-                return value
-            if time.monotonic() > deadline:
-                pytest.fail(f"not so within {seconds} s; the last value was {value!r}")
-            await asyncio.sleep(POLL_SECONDS)
-
-    return poll
+    return auntil
 
 
 @pytest.fixture

@@ -140,13 +140,6 @@ def begin(call: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-def until(predicate: Callable[[], object], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not predicate():
-        assert time.monotonic() < deadline, "it never came to that"
-        time.sleep(0.001)
-
-
 __all__ = [
     "CONNECT",
     "DIRECT",
@@ -167,6 +160,5 @@ __all__ = [
     "resource",
     "succeed",
     "together",
-    "until",
     "work_for",
 ]

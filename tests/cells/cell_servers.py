@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import parse_qsl
 
-from web.asgi_servers import LONG, POLL, serving
+from web.asgi_servers import LONG, serving
 
 from bulkhead.cells.cell import Cell
 from bulkhead.cells.map_files import toml_text
@@ -188,11 +187,3 @@ def cells(*, base: str = "", names: tuple[str, ...] = NAMES) -> Iterator[Cells]:
         apps = {name: CellApp(name) for name in names}
         servers = {name: stack.enter_context(serving(app, timeout_graceful_shutdown=1)) for name, app in apps.items()}
         yield Cells(apps, servers, base)
-
-
-def until(predicate: Any) -> None:
-    """Bounded polling, for threads."""
-    deadline = time.monotonic() + LONG
-    while not predicate():
-        assert time.monotonic() < deadline, "not so in time"
-        time.sleep(POLL)

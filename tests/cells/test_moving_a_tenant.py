@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from cells.cell_servers import until
+from polling import until
 
 pytest.importorskip("aiohttp")
 pytest.importorskip("psycopg")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
-from cells.cell_servers import Cells, until
+from polling import until
 
 pytest.importorskip("aiohttp")
 from cells.proxying import first_line, proxy
@@ -21,6 +21,8 @@ from bulkhead.testing.processes import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from cells.cell_servers import Cells
 
     from bulkhead.testing import HttpServer
 

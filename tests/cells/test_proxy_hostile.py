@@ -7,7 +7,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cells.cell_servers import cells, until
+from cells.cell_servers import cells
+from polling import until
 
 pytest.importorskip("aiohttp")
 from cells.proxying import Proxied, RawCell, proxy

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
-from cells.cell_servers import Cells, cells, until
+from cells.cell_servers import Cells, cells
+from polling import until
 from web.asgi_servers import LONG
 
 pytest.importorskip("aiohttp")

@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 import pytest
+from polling import until
 from stories import (
     NEVER_OPENS,
     ahold,
@@ -20,7 +21,6 @@ from stories import (
     resource,
     succeed,
     together,
-    until,
 )
 
 from bulkhead import ResourceBusyError

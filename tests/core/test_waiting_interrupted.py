@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from counts import CANCELLATIONS
+from polling import until
 from stories import (
     DIRECT,
     NEVER_OPENS,
@@ -25,7 +26,6 @@ from stories import (
     refused,
     resource,
     succeed,
-    until,
     work_for,
 )
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from polling import auntil
 
 import bulkhead
 from bulkhead.jobs import AsyncRunner, JobRecord, Runner, job
@@ -22,12 +23,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.anyio
-
-
-async def _until(predicate: Any) -> None:
-    async with asyncio.timeout(20):
-        while not predicate():  # noqa: ASYNC110
-            await asyncio.sleep(0.002)
 
 
 async def test_running_jobs_end_in_the_grace_and_what_waits_is_returned(start: Start) -> None:
@@ -43,9 +38,9 @@ async def test_running_jobs_end_in_the_grace_and_what_waits_is_returned(start: S
         for which in range(8):
             work.options(tenant="acme").enqueue(which)
         work.enqueue_in(500, 8)
-        await _until(lambda: runner.stats().running == 3)
+        await auntil(lambda: runner.stats().running == 3)
         stopping = asyncio.create_task(runner.stop(20))
-        await _until(lambda: runner.runner._backend.closed)
+        await auntil(lambda: runner.runner._backend.closed)
         release.set()
         report = await stopping
     assert report.finished == 3
@@ -71,7 +66,7 @@ async def test_after_the_grace_jobs_are_cancelled_and_given_back_as_they_were(st
 
     async with start(workers=3) as runner:
         ids = [work.options(tenant="acme").enqueue(which) for which in range(8)]
-        await _until(lambda: runner.stats().running == 3)
+        await auntil(lambda: runner.stats().running == 3)
         report = await runner.stop(0.01)
     assert ended == ["cancelled"] * 3
     assert report.finished == 0
@@ -93,13 +88,13 @@ async def test_a_job_in_a_thread_is_named_as_still_running_and_not_as_returned(
     async with start(workers=1) as runner:
         stubborn.enqueue()
         second = stubborn.enqueue()
-        await _until(lambda: runner.stats().running == 1)
+        await auntil(lambda: runner.stats().running == 1)
         report = await runner.stop(0.01)
     assert [record.name for record in report.running] == ["stubborn"]
     assert [record.id for record in report.returned] == [second]
     assert any("jobs_still_running" in line and "stubborn" in line for line in caplog.messages)
     release.set()
-    await _until(lambda: runner.stats().finished["success"] == 1)
+    await auntil(lambda: runner.stats().finished["success"] == 1)
     assert runner.stats().running == 0
 
 
@@ -120,12 +115,12 @@ async def test_a_handler_that_swallows_its_cancellation_is_named_as_still_runnin
 
     async with start(workers=1) as runner:
         deaf.enqueue()
-        await _until(lambda: runner.stats().running == 1)
+        await auntil(lambda: runner.stats().running == 1)
         await asyncio.sleep(0.02)
         report = await runner.stop(0)
         assert [record.name for record in report.running] == ["deaf"]
         release.set()
-        await _until(lambda: runner.stats().running == 0)
+        await auntil(lambda: runner.stats().running == 0)
 
 
 async def test_jobs_that_running_jobs_enqueue_during_the_shutdown_are_returned(start: Start) -> None:
@@ -141,9 +136,9 @@ async def test_jobs_that_running_jobs_enqueue_during_the_shutdown_are_returned(s
 
     async with start(workers=1) as runner:
         parent.options(tenant="acme").enqueue()
-        await _until(lambda: runner.stats().running == 1)
+        await auntil(lambda: runner.stats().running == 1)
         stopping = asyncio.create_task(runner.stop(20))
-        await _until(lambda: runner.runner._backend.closed)
+        await auntil(lambda: runner.runner._backend.closed)
         go.set()
         report = await stopping
     assert report.finished == 1
@@ -160,9 +155,9 @@ async def test_a_failure_during_the_shutdown_is_returned_for_its_next_attempt(st
 
     async with start(workers=1) as runner:
         fails.enqueue()
-        await _until(lambda: runner.stats().running == 1)
+        await auntil(lambda: runner.stats().running == 1)
         stopping = asyncio.create_task(runner.stop(20))
-        await _until(lambda: runner.runner._backend.closed)
+        await auntil(lambda: runner.runner._backend.closed)
         go.set()
         report = await stopping
     assert [(record.attempt, record.last_error) for record in report.returned] == [(1, "ValueError")]
@@ -208,9 +203,9 @@ async def test_a_cancelled_stop_still_gives_everything_back() -> None:
 
     runner = await AsyncRunner(workers=1).start()
     ids = {work.enqueue(), work.enqueue()}
-    await _until(lambda: runner.stats().running == 1)
+    await auntil(lambda: runner.stats().running == 1)
     stopping = asyncio.create_task(runner.stop(1000))
-    await _until(lambda: runner._backend.closed)
+    await auntil(lambda: runner._backend.closed)
     stopping.cancel()
     with pytest.raises(asyncio.CancelledError):
         await stopping
@@ -230,7 +225,7 @@ def test_a_loop_that_is_torn_down_without_stop_loses_no_job() -> None:
         await runner.start()
         for _ in range(8):
             work.enqueue()
-        await _until(lambda: runner.stats().running == 3)
+        await auntil(lambda: runner.stats().running == 3)
 
     asyncio.run(main())
     assert runner.stats().running == 0
