@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import psycopg_pool
 import pytest
 from drivers.harness import AsyncHarness, Harness, SyncHarness
+from polling import auntil, until
 from psycopg.pq import TransactionStatus
 
 import adapters.psycopg
@@ -305,8 +304,7 @@ class PoolSync(PsycopgSync):
 
     def do_connection(self, client: Any) -> Any:
         client.wait()
-        while len(client._pool) < client._nconns:  # one that it began to open when it had none to give
-            time.sleep(0.01)
+        until(lambda: len(client._pool) == client._nconns)  # one that it began to open when it had none to give
         return sorted(connection.info.backend_pid for connection in client._pool)
 
 
@@ -331,6 +329,5 @@ class PoolAsync(PsycopgAsync):
 
     async def do_connection(self, client: Any) -> Any:
         await client.wait()
-        while len(client._pool) < client._nconns:  # noqa: ASYNC110  the pool has no event for it
-            await asyncio.sleep(0.01)
+        await auntil(lambda: len(client._pool) == client._nconns)
         return sorted(connection.info.backend_pid for connection in client._pool)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import pickle
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from drivers.harness import Seen
 from drivers.httpx_harness import each_library, errors_of
+from polling import auntil, until_due
 
 import adapters
 import bulkhead
@@ -193,7 +193,7 @@ def test_a_body_error_of_a_probe_opens_the_circuit_again(library: Any, http_serv
     with library.Client(base_url=http_server.url, **options) as client:
         with pytest.raises(library.TransportError):
             client.get("/reset")
-        time.sleep(0.25)
+        until_due(found("body-probe"))
         with pytest.raises(library.RemoteProtocolError):
             client.get("/broken")
         assert found("body-probe").state == "open"
@@ -255,7 +255,7 @@ async def test_a_waiting_request_gets_the_ticket_of_a_closed_response(library: A
     async with library.AsyncClient(base_url=http_server.url, **options) as client:
         response = await client.send(client.build_request("GET", "/ok"), stream=True)
         waiting = asyncio.ensure_future(client.get("/ok"))
-        await asyncio.sleep(0.05)
+        await auntil(lambda: len(found("waits").queue) == 1)
         assert not waiting.done()
         await response.aclose()
         assert (await waiting).text == "ok"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from counts import CANCELLATIONS, STRESS_THREADS
 from drivers.httpx_harness import each_library, errors_of
+from polling import auntil, auntil_due
 
 import bulkhead
 
@@ -78,7 +79,7 @@ async def test_streams_that_are_cancelled_at_random_keep_to_the_cap_and_lose_not
 ) -> None:
     """Known faults 27, 38, 44, 46: while waiting, while connecting, between chunks, while closing; thrice in a row."""
     peak, dice = Peak(library), random.Random(11)  # noqa: S311  repeatable
-    options = bulkhead.options(name="storm", tickets=CAP, tenant_tickets=3, timeout=2.0, max_waiting=STREAMS)
+    options = bulkhead.options(name="storm", tickets=CAP, tenant_tickets=3, timeout=20.0, max_waiting=STREAMS)
     limits = library.Limits(max_connections=None)
     ended = 0
 
@@ -103,7 +104,7 @@ async def test_streams_that_are_cancelled_at_random_keep_to_the_cap_and_lose_not
             assert isinstance(error, library.TransportError), repr(error)
 
     transport = peak.transport(limits=limits)
-    async with library.AsyncClient(base_url=http_server.url, transport=transport, timeout=5, **options) as client:
+    async with library.AsyncClient(base_url=http_server.url, transport=transport, timeout=20, **options) as client:
         for _ in range(max(1, CANCELLATIONS // 1000)):
             await asyncio.gather(*(one(client, number) for number in range(STREAMS)))
         gc.collect()
@@ -123,7 +124,7 @@ async def test_running_and_waiting_requests_that_are_cancelled_leave_all_tickets
     options = bulkhead.options(name="two", tickets=2, timeout=5.0)
     async with library.AsyncClient(base_url=http_server.url, **options) as client:
         tasks = [asyncio.ensure_future(client.get("/slow?seconds=5")) for _ in range(4)]
-        await asyncio.sleep(0.1)
+        await auntil(lambda: len(found("two").queue) == 2)
         assert found("two").in_use == 2
         for task in tasks:
             task.cancel()
@@ -137,12 +138,12 @@ async def test_running_and_waiting_requests_that_are_cancelled_leave_all_tickets
 async def test_a_cancelled_probe_leaves_its_place(library: Any, http_server: HttpServer) -> None:
     """Known fault 1."""
     options = bulkhead.options(
-        name="cancelled-probe", error_threshold=1, error_timeout=0.2, success_threshold=1, cancel_counts_after=None
+        name="cancelled-probe", error_threshold=1, error_timeout=1.5, success_threshold=1, cancel_counts_after=None
     )
     async with library.AsyncClient(base_url=http_server.url, **options) as client:
         with pytest.raises(library.TransportError):
             await client.get("/reset")
-        await asyncio.sleep(0.25)
+        await auntil_due(found("cancelled-probe"))
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await client.get("/slow?seconds=5")

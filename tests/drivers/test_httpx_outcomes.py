@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from drivers.harness import Seen
 from drivers.httpx_harness import each_library, errors_of
+from polling import until_due
 
 import bulkhead
 from bulkhead import events
@@ -79,7 +79,7 @@ def test_connects_that_fail_count(library: Any) -> None:
         }
         for name, (url, error) in cases.items():
             options = bulkhead.options(name=name, **CIRCUIT)
-            with library.Client(timeout=library.Timeout(5, connect=0.2), **options) as client:
+            with library.Client(timeout=library.Timeout(5, connect=0.5), **options) as client:
                 for _ in range(2):
                     fails(library, client, url, getattr(library, error))
                 assert found(name).state == "open", name
@@ -88,8 +88,8 @@ def test_connects_that_fail_count(library: Any) -> None:
 def test_read_time_outs_open_it_and_are_the_cause(library: Any) -> None:
     """NH-03, NH-04: and it closes after error_timeout."""
     with SilentServer() as silent, HttpServer() as fine:
-        options = bulkhead.options(name="silent", error_threshold=2, error_timeout=0.4, success_threshold=1)
-        with library.Client(timeout=0.1, **options) as client:
+        options = bulkhead.options(name="silent", error_threshold=2, error_timeout=1.5, success_threshold=1)
+        with library.Client(timeout=library.Timeout(5, read=0.1), **options) as client:
             for _ in range(2):
                 fails(library, client, f"http://{silent.address}/", library.ReadTimeout)
             before = silent.connections
@@ -97,7 +97,7 @@ def test_read_time_outs_open_it_and_are_the_cause(library: Any) -> None:
                 client.get(f"http://{silent.address}/")
             assert type(caught.value.__cause__) is library.ReadTimeout
             assert silent.connections == before
-            time.sleep(0.45)
+            until_due(found("silent"))
             assert client.get(f"{fine.url}/ok", timeout=5).text == "ok"
             assert found("silent").state == "closed"
 
@@ -166,14 +166,14 @@ def test_a_server_error_is_a_verdict_at_the_headers_and_holds_its_ticket(library
 
 def test_a_probe_that_gets_a_server_error_has_failed(library: Any, http_server: HttpServer) -> None:
     options = bulkhead.options(
-        name="probe-5xx", open_circuit_server_errors=True, error_threshold=1, error_timeout=0.2, success_threshold=1
+        name="probe-5xx", open_circuit_server_errors=True, error_threshold=1, error_timeout=1.0, success_threshold=1
     )
     with library.Client(base_url=http_server.url, **options) as client:
         client.get("/status?code=500")
-        time.sleep(0.25)
+        until_due(found("probe-5xx"))
         client.get("/status?code=500")
         assert found("probe-5xx").state == "open"
-        time.sleep(0.25)
+        until_due(found("probe-5xx"))
         client.get("/status?code=404")
         assert found("probe-5xx").state == "closed"
 
@@ -210,13 +210,17 @@ async def test_cancelled_requests_count_when_they_lasted(library: Any) -> None:
     """Known fault 27b: an application's deadline is shorter than the client's read time-out."""
     with SilentServer() as silent:
         url = f"http://{silent.address}/"
-        cases: list[tuple[str, Any, str]] = [("quick", 0.05, "open"), ("slow", 1.0, "closed"), ("auto", "auto", "open")]
-        for name, threshold, state in cases:
+        cases: list[tuple[str, Any, float, float, str]] = [
+            ("quick", 0.05, 9.0, 0.2, "open"),
+            ("slow", 5.0, 9.0, 0.2, "closed"),
+            ("auto", "auto", 1.5, 0.8, "open"),
+        ]
+        for name, threshold, time_out, deadline, state in cases:
             options = bulkhead.options(name=f"cancel-{name}", cancel_counts_after=threshold, **CIRCUIT)
-            async with library.AsyncClient(timeout=0.3, **options) as client:
+            async with library.AsyncClient(timeout=time_out, **options) as client:
                 for _ in range(3):
                     with pytest.raises((TimeoutError, errors_of(library).open)):
-                        async with asyncio.timeout(0.2):
+                        async with asyncio.timeout(deadline):
                             await client.get(url)
                 assert found(f"cancel-{name}").state == state, name
                 assert found(f"cancel-{name}").in_use == 0

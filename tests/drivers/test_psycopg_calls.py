@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from drivers.psycopg_harness import connected, outcomes
+from polling import until
 from psycopg.pq import TransactionStatus
 
 import bulkhead
@@ -24,12 +25,18 @@ if TYPE_CHECKING:
 
 
 def test_a_cancel_by_the_client_is_no_failure_and_a_statement_timeout_is_one(connect: Callable[..., Any]) -> None:
-    connection = connect(tickets=1)
-    timer = threading.Timer(0.2, connection.cancel)
-    timer.start()
+    connection, other = connect(tickets=1), connect(tickets=1)
+
+    def cancel() -> None:
+        running = "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND state = 'active'"
+        until(lambda: other.execute(running, [connection.info.backend_pid]).fetchone())
+        connection.cancel()
+
+    canceller = threading.Thread(target=cancel)
+    canceller.start()
     with pytest.raises(psycopg.errors.QueryCanceled):
-        connection.execute("SELECT pg_sleep(9)")
-    timer.join()
+        connection.execute("SELECT pg_sleep(40)")
+    canceller.join()
     assert outcomes(connection) == (0, 1)
     connection.execute("SET statement_timeout = 50")
     with pytest.raises(psycopg.errors.QueryCanceled) as caught:
@@ -95,10 +102,10 @@ def test_two_phase_commits_and_settings_pass_while_it_is_open(connect: Callable[
 
 
 def test_notifies_wait_without_a_ticket_and_without_a_limit(connect: Callable[..., Any]) -> None:
-    connection = connect(tickets=1, call_timeout=0.2)
+    connection = connect(tickets=1, call_timeout=0.5)
     connection.execute("LISTEN heard")
     sender = connect(tickets=1)
-    timer = threading.Timer(0.5, sender.execute, ["NOTIFY heard, 'late'"])
+    timer = threading.Timer(0.8, sender.execute, ["NOTIFY heard, 'late'"])
     timer.start()
     notify = next(connection.notifies())
     timer.join()
@@ -106,7 +113,7 @@ def test_notifies_wait_without_a_ticket_and_without_a_limit(connect: Callable[..
     assert connection.bulkhead.in_use == 0
     assert outcomes(connection) == (0, 0)
     if "timeout" in psycopg.Connection.notifies.__code__.co_varnames:
-        assert list(connection.notifies(timeout=0.3)) == []
+        assert list(connection.notifies(timeout=0.8)) == []
         assert outcomes(connection) == (0, 0)
     assert connection.execute("SELECT 2").fetchone() == (2,)
 
@@ -172,7 +179,7 @@ def test_rejections_do_not_replace_what_opened_it(connect: Callable[..., Any]) -
 def test_a_slow_statement_elsewhere_makes_others_busy(connect: Callable[..., Any], eventually: Eventually) -> None:
     """MY-21, AR-17."""
     one, two = connect(name="shared-by-two", tickets=1), connect(name="shared-by-two", tickets=1)
-    thread = threading.Thread(target=one.execute, args=["SELECT pg_sleep(0.6)"])
+    thread = threading.Thread(target=one.execute, args=["SELECT pg_sleep(1.5)"])
     thread.start()
     eventually(lambda: one.bulkhead.in_use == 1)
     with pytest.raises(PsycopgResourceBusyError) as caught:

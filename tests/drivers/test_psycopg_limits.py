@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from drivers.psycopg_harness import connected
+from polling import until_due
 
 from adapters._psycopg_limits import Deadline, limited
 from adapters.psycopg import PsycopgCallTimeoutError, PsycopgCircuitOpenError
@@ -75,11 +76,11 @@ LATE: dict[str, Callable[[Any], object]] = {
 @pytest.mark.parametrize("shape", LATE)
 def test_a_late_statement_is_ended_with_its_connection(connect: Callable[..., Any], shape: str) -> None:
     """MY-05, MY-26, AT-02: a read time-out, which psycopg does not have."""
-    connection = connect(tickets=1, call_timeout=0.3)
+    connection = connect(tickets=1, call_timeout=0.5)
     began = time.monotonic()
     with pytest.raises(PsycopgCallTimeoutError) as caught:
         LATE[shape](connection)
-    assert 0.25 < time.monotonic() - began < 2
+    assert 0.45 < time.monotonic() - began < 4
     assert isinstance(caught.value, psycopg.OperationalError)
     assert caught.value.bulkhead_identifier == connection.bulkhead.identifier  # type: ignore[attr-defined]
     assert connection.closed
@@ -89,14 +90,14 @@ def test_a_late_statement_is_ended_with_its_connection(connect: Callable[..., An
 
 
 def test_a_commit_that_hangs_is_ended_too(connect: Callable[..., Any], postgres_server: PostgresServer) -> None:
-    connection = connect(tickets=1, call_timeout=0.3)
+    connection = connect(tickets=1, call_timeout=0.5)
     connection.autocommit = False
     connection.execute("SELECT 2")
     with postgres_server.paused():
         began = time.monotonic()
         with pytest.raises(PsycopgCallTimeoutError):
             connection.commit()
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 4
     assert connection.bulkhead.totals()["calls", "failure"] == 1
 
 
@@ -110,34 +111,34 @@ def test_calls_within_their_time_are_left_alone(connect: Callable[..., Any]) -> 
 
 def test_a_probe_has_a_limit_of_its_own(connect: Callable[..., Any]) -> None:
     """MY-26, AT-03, known fault 9."""
-    limits = {"tickets": 2, "call_timeout": 5, "half_open_resource_timeout": 0.2, "error_threshold": 1}
+    limits = {"tickets": 2, "call_timeout": 5, "half_open_resource_timeout": 0.6, "error_threshold": 1}
     connection, spare = (connect(**QUICK | {"name": "probe-limit"} | limits) for _ in range(2))
     with pytest.raises(psycopg.errors.DiskFull):
         connection.execute(FAIL)
-    time.sleep(0.45)
+    until_due(spare.bulkhead)
     began = time.monotonic()
     with pytest.raises(PsycopgCallTimeoutError):
         connection.execute("SELECT pg_sleep(9)")
-    assert time.monotonic() - began < 1.5
+    assert time.monotonic() - began < 4
     assert spare.bulkhead.state == "open"
-    time.sleep(0.45)
+    until_due(spare.bulkhead)
     spare.execute("SELECT 2")
     assert spare.bulkhead.state == "closed"
-    spare.execute("SELECT pg_sleep(0.5)")  # the usual limit is back
+    spare.execute("SELECT pg_sleep(0.8)")  # the usual limit is back
 
 
 @pytest.mark.resilience
 def test_a_postgres_that_hangs_opens_it(connect: Callable[..., Any], postgres_server: PostgresServer) -> None:
     """SIGSTOP of every backend: psycopg alone would wait for ever."""
     name = f"hung-{next(numbers)}"
-    connections = [connect(name=name, tickets=5, call_timeout=0.25, **{**QUICK, "error_timeout": 30}) for _ in range(4)]
+    connections = [connect(name=name, tickets=5, call_timeout=0.5, **{**QUICK, "error_timeout": 30}) for _ in range(4)]
     resource = connections[0].bulkhead
     with postgres_server.paused():
         for connection in connections[:3]:
             began = time.monotonic()
             with pytest.raises(PsycopgCallTimeoutError):
                 connection.execute("SELECT 2")
-            assert time.monotonic() - began < 1.5
+            assert time.monotonic() - began < 4
         assert resource.state == "open"
         began = time.monotonic()
         for _ in range(20):
@@ -146,8 +147,8 @@ def test_a_postgres_that_hangs_opens_it(connect: Callable[..., Any], postgres_se
             with pytest.raises(PsycopgCircuitOpenError), connections[3].transaction():
                 pytest.fail("entered")
             with pytest.raises(PsycopgCircuitOpenError):
-                connect(name=name, tickets=5, call_timeout=0.25, **{**QUICK, "error_timeout": 30})
-        assert time.monotonic() - began < 1
+                connect(name=name, tickets=5, call_timeout=0.5, **{**QUICK, "error_timeout": 30})
+        assert time.monotonic() - began < 5, "60 that wait for the server would need 30 s"
     resource.close()
     assert connections[3].execute("SELECT 2").fetchone() == (2,)
     assert resource.in_use == 0
@@ -158,7 +159,7 @@ def test_calls_that_hang_all_at_once_are_counted_while_they_hang(
     connect: Callable[..., Any], postgres_server: PostgresServer
 ) -> None:
     name = f"hung-{next(numbers)}"
-    connections = [connect(name=name, tickets=5, call_timeout=0.3, **{**QUICK, "error_timeout": 30}) for _ in range(3)]
+    connections = [connect(name=name, tickets=5, call_timeout=0.5, **{**QUICK, "error_timeout": 30}) for _ in range(3)]
     errors: list[BaseException] = []
 
     def call(connection: Any) -> None:
@@ -172,7 +173,7 @@ def test_calls_that_hang_all_at_once_are_counted_while_they_hang(
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(5)
+            thread.join(20)
     assert [type(error) for error in errors] == [PsycopgCallTimeoutError] * 3
     assert connections[0].bulkhead.totals()["calls", "failure"] == 3
     assert connections[0].bulkhead.state == "open"

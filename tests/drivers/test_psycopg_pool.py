@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import psycopg_pool
 import pytest
+from polling import auntil, until, until_due
 
 import bulkhead
 from adapters._psycopg_pool import background
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 numbers = itertools.count(1)
 QUICK: dict[str, Any] = {
     "error_threshold": 2,
-    "error_timeout": 0.4,
+    "error_timeout": 1.0,
     "error_threshold_timeout": 10,
     "success_threshold": 1,
 }
@@ -65,7 +66,7 @@ def resource_of(name: str) -> bulkhead.Resource:
 
 
 def test_an_open_circuit_refuses_before_the_pools_queue(pool: Callable[..., Any]) -> None:
-    one = pool(min_size=0, max_size=2, timeout=5, kwargs=given(name="refusing", tickets=2))
+    one = pool(min_size=0, max_size=2, timeout=20, kwargs=given(name="refusing", tickets=2))
     with one.connection() as connection:
         assert connection.execute("SELECT 2").fetchone() == (2,)
     resource_of("refusing").open()
@@ -73,7 +74,7 @@ def test_an_open_circuit_refuses_before_the_pools_queue(pool: Callable[..., Any]
         began = time.monotonic()
         with pytest.raises(PsycopgCircuitOpenError), one.connection():
             pytest.fail("given")
-        assert time.monotonic() - began < 0.1
+        assert time.monotonic() - began < 5
     resource_of("refusing").close()
     with one.connection() as connection:
         assert connection.execute("SELECT 2").fetchone() == (2,)
@@ -100,7 +101,7 @@ def test_a_database_that_is_down_opens_it_through_the_workers(pool: Callable[...
     one = pool(
         conninfo="host=127.0.0.1 port=1",
         min_size=2,
-        timeout=0.6,
+        timeout=3,
         kwargs=given(name="down", tickets=2, **{**QUICK, "error_timeout": 30}),
     )
     try:
@@ -108,16 +109,17 @@ def test_a_database_that_is_down_opens_it_through_the_workers(pool: Callable[...
             pytest.fail("given")
     except (psycopg_pool.PoolTimeout, PsycopgCircuitOpenError):
         pass
-    assert resource_of("down").state == "open"
+    until(lambda: resource_of("down").state == "open")
     began = time.monotonic()
     with pytest.raises(PsycopgCircuitOpenError), one.connection():
         pytest.fail("given")
-    assert time.monotonic() - began < 0.1
+    assert time.monotonic() - began < 1
 
 
 def test_waiting_in_the_pools_queue_is_no_failure(pool: Callable[..., Any]) -> None:
     """Known fault 22."""
     one = pool(min_size=1, max_size=1, timeout=0.1, max_waiting=1, kwargs=given(name="queueing", tickets=2, **QUICK))
+    one.wait(20)
     with one.connection():
         for _ in range(5):
             with pytest.raises((psycopg_pool.PoolTimeout, psycopg_pool.TooManyRequests)), one.connection():
@@ -132,8 +134,8 @@ def test_getconn_never_takes_the_probe(pool: Callable[..., Any]) -> None:
         for _ in range(2):
             with pytest.raises(psycopg.errors.DiskFull):
                 connection.execute(FAIL)
-    time.sleep(0.45)
     resource = resource_of("probing")
+    until_due(resource)
     with one.connection(), one.connection() as connection:
         assert resource.state == "open"  # its time is over; nobody has asked yet
         connection.execute("SELECT 2")
@@ -161,9 +163,9 @@ def test_while_half_open_the_pool_connects_one_at_a_time(pool: Callable[..., Any
         for _ in range(2):
             with pytest.raises(psycopg.errors.DiskFull):
                 connection.execute(FAIL)
-        time.sleep(0.45)
+        resource = resource_of("one-at-a-time")
+        until_due(resource)
         connection.execute("SELECT 2")
-    resource = resource_of("one-at-a-time")
     assert resource.state == "half_open"
     inside, leave, refused = threading.Event(), threading.Event(), []
 
@@ -193,13 +195,13 @@ def test_while_half_open_the_pool_connects_one_at_a_time(pool: Callable[..., Any
 
 
 def test_a_tenants_connections_are_capped_until_they_are_returned(pool: Callable[..., Any]) -> None:
-    one = pool(min_size=3, max_size=3, timeout=2, kwargs=given(name="capped", tenant_connections=1))
+    one = pool(min_size=3, max_size=3, timeout=20, kwargs=given(name="capped", tenant_connections=1))
     with bulkhead.tenant("noisy"):
         held = one.getconn()
         began = time.monotonic()
         with pytest.raises(PsycopgResourceBusyError) as caught, one.connection():
             pytest.fail("given")
-        assert time.monotonic() - began < 0.1
+        assert time.monotonic() - began < 5
         assert caught.value.limit == "connections"
         with bulkhead.tenant("quiet"), one.connection() as connection:
             assert connection.execute("SELECT 2").fetchone() == (2,)
@@ -229,6 +231,7 @@ def test_a_tenants_connections_are_capped_until_they_are_returned(pool: Callable
 
 def test_a_getconn_that_fails_keeps_no_connection_ticket(pool: Callable[..., Any]) -> None:
     one = pool(min_size=1, max_size=1, timeout=0.1, kwargs=given(name="kept-none", tenant_connections=5))
+    one.wait(20)
     with one.connection(), bulkhead.tenant("acme"):
         for _ in range(8):
             with pytest.raises(psycopg_pool.PoolTimeout):
@@ -296,7 +299,7 @@ async def test_an_asynchronous_pool_works_for_nobody(postgres_server: PostgresSe
         with bulkhead.tenant("caller"):
             async with pool.connection() as connection:
                 await connection.execute("SELECT 2")
-        await asyncio.sleep(0.1)
+        await auntil(lambda: len(pool._pool) == pool._nconns)
     assert {one.tenant for one in seen} == {None, "caller"}
     assert len([one for one in seen if one.tenant == "caller"]) == 1
     assert not [one for one in seen if one.scope == "connection"]
@@ -306,7 +309,7 @@ async def test_an_asynchronous_pool_works_for_nobody(postgres_server: PostgresSe
 @pytest.mark.anyio
 async def test_an_asynchronous_pool_refuses_and_caps(postgres_server: PostgresServer) -> None:
     pool: Any = psycopg_pool.AsyncConnectionPool(
-        postgres_server.dsn, kwargs=given(name="apool", tenant_connections=1), min_size=2, timeout=1, open=False
+        postgres_server.dsn, kwargs=given(name="apool", tenant_connections=1), min_size=2, timeout=20, open=False
     )
     await pool.open()
     await pool.wait()
@@ -335,7 +338,7 @@ async def test_an_asynchronous_pool_refuses_and_caps(postgres_server: PostgresSe
     with pytest.raises(PsycopgCircuitOpenError):
         async with pool.connection():
             pytest.fail("given")
-    assert time.monotonic() - began < 0.1
+    assert time.monotonic() - began < 5
     await pool.close()
 
 

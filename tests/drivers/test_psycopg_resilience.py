@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import time
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from polling import auntil
 
 import bulkhead
 from adapters.psycopg import PsycopgCallTimeoutError, PsycopgCircuitOpenError
@@ -20,10 +22,10 @@ pytestmark = [pytest.mark.resilience, pytest.mark.anyio]
 numbers = itertools.count(1)
 OPTIONS: dict[str, Any] = {
     "tickets": 4,
-    "call_timeout": 0.4,
+    "call_timeout": 0.5,
     "error_threshold": 3,
     "error_threshold_timeout": 20,
-    "error_timeout": 0.6,
+    "error_timeout": 2.0,
     "success_threshold": 1,
 }
 
@@ -67,18 +69,18 @@ class Client:
 
     async def is_refused(self) -> None:
         began = time.monotonic()
-        with pytest.raises(PsycopgCircuitOpenError):
-            await self.call()
-        assert time.monotonic() - began < 0.2
+        for _ in range(10):
+            with pytest.raises(PsycopgCircuitOpenError):
+                await self.call()
+        assert time.monotonic() - began < 1.6, "10 that wait for the time limit would need 5 s"
 
     async def recovers(self) -> None:
-        deadline = time.monotonic() + 10
-        while self.resource.state != "closed" and time.monotonic() < deadline:
-            try:
+        async def is_closed() -> bool:
+            with contextlib.suppress(psycopg.OperationalError):
                 await self.call()
-            except psycopg.OperationalError:
-                await asyncio.sleep(0.05)
-        assert self.resource.state == "closed"
+            return bool(self.resource.state == "closed")
+
+        await auntil(is_closed)
         assert await self.call() == [(2,)]
         assert self.resource.in_use == 0
 
@@ -99,14 +101,15 @@ async def client(request: pytest.FixtureRequest, toxiproxy: Toxiproxy) -> Any:
 
 async def test_latency_on_an_open_connection(client: Client, toxiproxy: Toxiproxy) -> None:
     """MY-05, MY-03: the first call on the open connection, then connects that are slow."""
-    with toxiproxy["postgres"].downstream("latency", latency=2000):
+    with toxiproxy["postgres"].downstream("latency", latency=8000):
         for _ in range(3):
-            assert await client.fails(PsycopgCallTimeoutError) < 1.8
+            assert await client.fails(PsycopgCallTimeoutError) < 5
         await client.is_refused()
     await client.recovers()
 
 
 async def test_latency_below_the_limit_is_no_failure(client: Client, toxiproxy: Toxiproxy) -> None:
+    client.resource.update(call_timeout=9.0)
     with toxiproxy["postgres"].downstream("latency", latency=80):
         for _ in range(5):
             assert await client.call() == [(2,)]
@@ -117,7 +120,7 @@ async def test_latency_below_the_limit_is_no_failure(client: Client, toxiproxy: 
 async def test_data_that_never_arrives(client: Client, toxiproxy: Toxiproxy) -> None:
     with toxiproxy["postgres"].downstream("timeout", timeout=0):
         for _ in range(3):
-            assert await client.fails(PsycopgCallTimeoutError) < 1.8
+            assert await client.fails(PsycopgCallTimeoutError) < 5
         await client.is_refused()
     await client.recovers()
 
@@ -127,7 +130,7 @@ async def test_resets(client: Client, toxiproxy: Toxiproxy) -> None:
     await client.close()
     with toxiproxy["postgres"].downstream("reset_peer", timeout=0):
         for _ in range(3):
-            assert await client.fails() < 1.8
+            assert await client.fails() < 5
         await client.is_refused()
     await client.recovers()
 
@@ -135,7 +138,7 @@ async def test_resets(client: Client, toxiproxy: Toxiproxy) -> None:
 async def test_down(client: Client, toxiproxy: Toxiproxy) -> None:
     with toxiproxy["postgres"].down():
         for _ in range(3):
-            assert await client.fails() < 1.8
+            assert await client.fails() < 5
         await client.is_refused()
     await client.recovers()
 
@@ -149,7 +152,7 @@ async def test_an_answer_that_breaks_off(client: Client, toxiproxy: Toxiproxy) -
             with pytest.raises(psycopg.OperationalError) as caught:
                 await client.call(wide)
             assert bulkhead.rejection(caught.value) is None
-            assert time.monotonic() - began < 1.8
+            assert time.monotonic() - began < 5
         await client.is_refused()
     await client.recovers()
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from drivers.psycopg_harness import connected
+from polling import until_due
 from psycopg import sql
 
 from adapters._psycopg_statements import passes
@@ -91,10 +92,10 @@ def test_passes(text: str) -> None:
 
 @pytest.mark.parametrize("text", REFUSED, ids=lambda text: text[:40])
 def test_is_refused_and_quickly(text: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     assert not passes(text, None)
     assert not passes(text.encode(), None)
-    assert time.perf_counter() - began < 0.5
+    assert time.process_time() - began < 0.5
 
 
 @pytest.mark.parametrize("query", [b"\xff\xfe\x00ROLLBACK", "\udcff\udcfe", None, 7, object(), bytearray(b"\xc3\x28")])
@@ -144,7 +145,7 @@ def test_transactions_end_by_text_while_it_is_open(postgres_server: PostgresServ
 
 def test_pings_pass_without_a_ticket_and_do_not_use_the_probe(postgres_server: PostgresServer) -> None:
     """MY-25 deviates: a refused ping would make pools drop healthy connections."""
-    circuit = {"error_threshold": 1, "error_timeout": 0.2, "success_threshold": 1}
+    circuit = {"error_threshold": 1, "error_timeout": 1.0, "success_threshold": 1}
     options = {"name": "pings", "tickets": 1, "call_timeout": 5, **circuit}
     with connected(postgres_server.dsn, **options) as connection, connected(postgres_server.dsn, **options) as other:
         resource = connection.bulkhead
@@ -158,7 +159,7 @@ def test_pings_pass_without_a_ticket_and_do_not_use_the_probe(postgres_server: P
         with pytest.raises(psycopg.errors.DiskFull):
             connection.execute("DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '53100'; END $$")
         assert resource.state == "open"
-        time.sleep(0.25)
+        until_due(resource)
         for ping in ("", ";", "SELECT 1"):
             connection.execute(ping)
         assert resource.state == "open"  # nobody has probed yet

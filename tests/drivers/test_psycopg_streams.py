@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from drivers.psycopg_harness import outcomes
+from polling import until_due
 
 import bulkhead
 from adapters.psycopg import PsycopgCircuitOpenError
@@ -178,12 +179,12 @@ def _size() -> dict[str, int]:
 
 
 def test_a_stream_settles_the_probe_at_its_first_row(connect: Callable[..., Any]) -> None:
-    connection = connect(tickets=2, error_threshold=1, error_timeout=0.2, success_threshold=1)
+    connection = connect(tickets=2, error_threshold=1, error_timeout=1.0, success_threshold=1)
     connection.bulkhead.open()
     connection.bulkhead.reset()
     with pytest.raises(psycopg.errors.DiskFull):
         connection.execute("DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '53100'; END $$")
-    time.sleep(0.25)
+    until_due(connection.bulkhead)
     stream = connection.cursor().stream(MANY)
     next(stream)
     assert connection.bulkhead.state == "closed"
@@ -194,11 +195,11 @@ def test_a_stream_settles_the_probe_at_its_first_row(connect: Callable[..., Any]
 
 def test_a_slow_reader_is_no_slow_server(connect: Callable[..., Any]) -> None:
     """call_timeout is for each answer of a stream, not for what its reader does between two rows."""
-    connection = connect(tickets=1, call_timeout=0.3)
+    connection = connect(tickets=1, call_timeout=1.0)
     rows = 0
     for _row in connection.cursor().stream("SELECT generate_series(1, 3)"):
         rows += 1
-        time.sleep(0.25)
+        time.sleep(0.6)
     assert rows == 3
     assert outcomes(connection) == (0, 0)
     assert connection.bulkhead.in_use == 0

@@ -27,14 +27,14 @@ TWO: dict[str, Any] = {"error_threshold": 2, "error_timeout": 5, "success_thresh
 def test_a_blocking_command_takes_no_ticket_and_its_time_out_says_nothing(
     flavour: Flavour, redis_server: RedisServer
 ) -> None:
-    client, resource = flavour.guarded(redis_server, tickets=1, **TWO, driver={"socket_timeout": 0.15})
+    client, resource = flavour.guarded(redis_server, tickets=1, **TWO, driver={"socket_timeout": 0.4})
     commands: list[Any] = [
-        lambda: client.blpop("empty", 1),
-        lambda: client.brpop(["empty"], 1),
-        lambda: client.bzpopmin("empty-set", 1),
-        lambda: client.xread({"empty-stream": "$"}, block=1000),
-        lambda: client.execute_command("blpop", "empty", 1),
-        lambda: client.execute_command(b"BLPOP", "empty", 1),
+        lambda: client.blpop("empty", 9),
+        lambda: client.brpop(["empty"], 9),
+        lambda: client.bzpopmin("empty-set", 9),
+        lambda: client.xread({"empty-stream": "$"}, block=9000),
+        lambda: client.execute_command("blpop", "empty", 9),
+        lambda: client.execute_command(b"BLPOP", "empty", 9),
     ]
     with Seen(resource.identifier, events.Failure, events.Ignored) as seen:
         for command in commands:

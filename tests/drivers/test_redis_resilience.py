@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import redis
 import redis.asyncio
 from counts import CANCELLATIONS
 from drivers.redis_flavours import flavour
+from polling import until
 
 import bulkhead
 
@@ -26,7 +28,7 @@ pytestmark = pytest.mark.resilience
 RULE: dict[str, Any] = {
     "error_threshold": 3,
     "error_threshold_timeout": 20,
-    "error_timeout": 0.5,
+    "error_timeout": 2.0,
     "success_threshold": 1,
 }
 
@@ -42,35 +44,35 @@ def _opens(flavour: Flavour, client: Any, resource: Any, call: Any = None) -> li
         errors.append(caught.value)
     assert resource.state == "open"
     began = time.monotonic()
-    with pytest.raises(bulkhead.CircuitOpenError):
-        flavour.run(call())
-    assert time.monotonic() - began < 0.1
+    for _ in range(10):
+        with pytest.raises(bulkhead.CircuitOpenError):
+            flavour.run(call())
+    assert time.monotonic() - began < 1.6, "10 that wait for the time-out would need 5 s"
     return errors
 
 
 def _recovers(flavour: Flavour, client: Any, resource: Any) -> None:
-    deadline = time.monotonic() + 10
-    while resource.state != "closed" and time.monotonic() < deadline:
-        try:
+    def is_closed() -> bool:
+        with contextlib.suppress(redis.RedisError):
             flavour.run(client.get("k"))
-        except redis.RedisError:
-            time.sleep(0.05)
-    assert resource.state == "closed"
+        return bool(resource.state == "closed")
+
+    until(is_closed)
     assert resource.in_use == 0
 
 
 def test_latency_beyond_the_read_time_out_opens_it(flavour: Flavour, toxiproxy: Toxiproxy) -> None:
     """RC-06, RD-05."""
-    client, resource = flavour.guarded(toxiproxy["redis"], tickets=4, **RULE, driver={"socket_timeout": 0.3})
+    client, resource = flavour.guarded(toxiproxy["redis"], tickets=4, **RULE, driver={"socket_timeout": 0.5})
     flavour.run(client.get("k"))
-    with toxiproxy["redis"].downstream("latency", latency=1500):
+    with toxiproxy["redis"].downstream("latency", latency=4000):
         errors = _opens(flavour, client, resource)
     assert all(isinstance(error, redis.TimeoutError) for error in errors)
     _recovers(flavour, client, resource)
 
 
 def test_a_connection_that_swallows_everything_opens_it(flavour: Flavour, toxiproxy: Toxiproxy) -> None:
-    client, resource = flavour.guarded(toxiproxy["redis"], tickets=4, **RULE, driver={"socket_timeout": 0.3})
+    client, resource = flavour.guarded(toxiproxy["redis"], tickets=4, **RULE, driver={"socket_timeout": 0.5})
     flavour.run(client.get("k"))
     with toxiproxy["redis"].upstream("timeout", timeout=0):
         _opens(flavour, client, resource)
@@ -110,7 +112,7 @@ def test_a_hanging_server_with_retries_is_noticed_inside_the_first_call(
     client, resource = flavour.guarded(
         redis_server,
         **{**RULE, "error_timeout": 5},
-        driver={"socket_timeout": 0.2, "retries": 10, "retry_on_error": [redis.TimeoutError]},
+        driver={"socket_timeout": 0.4, "retries": 10, "retry_on_error": [redis.TimeoutError]},
     )
     flavour.run(client.get("k"))
     with redis_server.paused():
@@ -119,7 +121,7 @@ def test_a_hanging_server_with_retries_is_noticed_inside_the_first_call(
             flavour.run(client.get("k"))
         if hasattr(redis.connection.AbstractConnection, "connect_check_health"):
             assert resource.state == "open"
-        assert time.monotonic() - began < 2.5
+        assert time.monotonic() - began < 5
 
 
 @pytest.mark.anyio

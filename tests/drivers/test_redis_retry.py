@@ -82,7 +82,7 @@ def test_a_health_check_inside_a_command_is_part_of_it_and_runs_once(flavour: Fl
             error_threshold=50,
             error_timeout=5,
             success_threshold=1,
-            driver={"retries": 0, "health_check_interval": 1, "socket_timeout": 0.2},
+            driver={"retries": 0, "health_check_interval": 1, "socket_timeout": 0.8},
         )
         connection = client.connection_pool.make_connection()
         connection.retry = flavour.retry(6)
@@ -93,7 +93,7 @@ def test_a_health_check_inside_a_command_is_part_of_it_and_runs_once(flavour: Fl
             began = time.monotonic()
             with pytest.raises(redis.TimeoutError):
                 flavour.run(client._send_command_parse_response(connection, "GET", "GET", "k"))
-            assert time.monotonic() - began < 1.0  # one ping of 0.2 s, not seven
+            assert time.monotonic() - began < 4.0  # one ping of 0.8 s, not seven
         assert [type(one).__name__ for one in seen.all if one.scope == "query"] == ["Failure"]
         flavour.run(connection.disconnect())
 

@@ -9,6 +9,7 @@ import pytest
 import redis
 from drivers.harness import Seen
 from drivers.redis_flavours import flavour
+from polling import until_due
 
 import bulkhead
 from bulkhead import events
@@ -23,7 +24,7 @@ A = b"$1\r\na\r\n"
 RULE: dict[str, Any] = {
     "error_threshold": 2,
     "error_threshold_timeout": 20,
-    "error_timeout": 0.3,
+    "error_timeout": 0.8,
     "success_threshold": 1,
 }
 
@@ -47,7 +48,7 @@ def _half_open(flavour: Flavour, client: Any, resource: Any) -> None:
         with pytest.raises(redis.RedisError):
             flavour.run(client.eval("loading", 0))
     assert resource.state == "open"
-    time.sleep(0.32)
+    until_due(resource)
 
 
 def _timed(flavour: Flavour, value: Any) -> tuple[float, BaseException | None]:
@@ -62,7 +63,7 @@ def _timed(flavour: Flavour, value: Any) -> tuple[float, BaseException | None]:
 @pytest.mark.parametrize("parser", ["default", "python"])
 def test_a_probe_on_a_live_connection_is_cut_and_its_time_outs_come_back(flavour: Flavour, parser: str) -> None:
     """RC-20, RC-22, RD-24, RD-26."""
-    driver: dict[str, Any] = {"socket_timeout": 3.0, "protocol": 2}
+    driver: dict[str, Any] = {"socket_timeout": 9.0, "protocol": 2}
     if parser == "python":
         module = redis.asyncio.connection if flavour.is_async else redis.connection
         name = "_AsyncRESP2Parser" if flavour.is_async else "_RESP2Parser"
@@ -70,7 +71,7 @@ def test_a_probe_on_a_live_connection_is_cut_and_its_time_outs_come_back(flavour
     else:
         pool_arguments = {}
     with ScriptedRedis({"GET": A, "EVAL": b"-MISCONF x\r\n"}) as server:
-        client, resource = flavour.guarded(server, half_open_resource_timeout=0.2, **RULE, driver=driver)
+        client, resource = flavour.guarded(server, half_open_resource_timeout=0.6, **RULE, driver=driver)
         client.connection_pool.connection_kwargs.update(pool_arguments)
         flavour.run(client.get("k"))
         before = _time_outs(client)
@@ -78,10 +79,10 @@ def test_a_probe_on_a_live_connection_is_cut_and_its_time_outs_come_back(flavour
         server.script["GET"] = SILENT
         took, error = _timed(flavour, lambda: client.get("k"))
         assert isinstance(error, redis.TimeoutError)
-        assert took < 1.5
+        assert took < 4
         assert resource.state == "open"
         server.script["GET"] = A
-        time.sleep(0.32)
+        until_due(resource)
         took, error = _timed(flavour, lambda: client.get("k"))
         assert error is None
         assert resource.state == "closed"
@@ -92,7 +93,7 @@ def test_a_probe_on_a_new_connection_is_cut_and_its_time_outs_come_back(flavour:
     """RC-21, RD-25: writes and fresh connections. A server that accepts and never answers keeps it open (29)."""
     with ScriptedRedis({"GET": A, "EVAL": b"-MISCONF x\r\n"}) as server:
         client, resource = flavour.guarded(
-            server, half_open_resource_timeout=0.2, **RULE, driver={"socket_timeout": 3.0, "protocol": 3}
+            server, half_open_resource_timeout=0.6, **RULE, driver={"socket_timeout": 9.0, "protocol": 3}
         )
         flavour.run(client.get("k"))
         before = _time_outs(client)
@@ -103,10 +104,10 @@ def test_a_probe_on_a_new_connection_is_cut_and_its_time_outs_come_back(flavour:
         for _ in range(2):
             took, error = _timed(flavour, lambda: client.get("k"))
             assert isinstance(error, redis.TimeoutError), error
-            assert took < 1.5
+            assert took < 4
             assert resource.state == "open"
-            assert connection.socket_timeout == 3.0
-            time.sleep(0.32)
+            assert connection.socket_timeout == 9.0
+            until_due(resource)
         del server.script["HELLO"]
         took, error = _timed(flavour, lambda: client.get("k"))
         assert error is None
@@ -129,7 +130,7 @@ def test_connecting_alone_does_not_close_a_circuit(flavour: Flavour) -> None:
 
 
 def test_call_timeout_cuts_reads_connects_and_handshakes(flavour: Flavour) -> None:
-    driver = {"socket_timeout": 5.0}
+    driver = {"socket_timeout": 9.0}
     with NeverAccepting() as never, SilentServer() as silent, ScriptedRedis({"GET": SILENT}) as mute:
         for server, scope in ((never, "connection"), (silent, "connection"), (mute, "query")):
             client, resource = flavour.guarded(server, call_timeout=0.2, **RULE, driver=driver)
@@ -137,23 +138,23 @@ def test_call_timeout_cuts_reads_connects_and_handshakes(flavour: Flavour) -> No
                 took, error = _timed(flavour, lambda: client.get("k"))  # noqa: B023
             assert isinstance(error, (redis.TimeoutError, redis.ConnectionError)), error
             assert bulkhead.rejection(error) is None
-            assert took < 1.5
+            assert took < 4
             assert [one.scope for one in seen.all] == [scope]
 
 
 def test_a_shorter_time_out_of_the_drivers_own_stays(flavour: Flavour) -> None:
     with ScriptedRedis({"GET": SILENT}) as server:
-        client, _ = flavour.guarded(server, call_timeout=3.0, **RULE, driver={"socket_timeout": 0.15})
+        client, _ = flavour.guarded(server, call_timeout=9.0, **RULE, driver={"socket_timeout": 0.15})
         took, error = _timed(flavour, lambda: client.get("k"))
         assert isinstance(error, redis.TimeoutError)
-        assert took < 1.0
+        assert took < 4
 
 
 def test_a_reconnect_inside_a_limited_call_gets_the_old_time_outs_back(flavour: Flavour) -> None:
     with ScriptedRedis({"GET": [A, CLOSE, A]}) as server:
         client, _ = flavour.guarded(
-            server, call_timeout=0.4, error_threshold=9, error_timeout=5, success_threshold=1,
-            driver={"socket_timeout": 3.0, "retries": 2, "retry_on_error": [redis.ConnectionError]},
+            server, call_timeout=2.0, error_threshold=9, error_timeout=5, success_threshold=1,
+            driver={"socket_timeout": 9.0, "retries": 2, "retry_on_error": [redis.ConnectionError]},
         )  # fmt: skip
         flavour.run(client.get("k"))
         before = _time_outs(client)
@@ -171,14 +172,14 @@ def test_pipelines_have_the_limit_too(flavour: Flavour) -> None:
                 lambda: client.pipeline(transaction=transaction).get("k").get("k").execute(),  # noqa: B023
             )
             assert isinstance(error, redis.TimeoutError)
-            assert took < 1.5
+            assert took < 3
         assert resource.state == "open"
 
 
 def test_blocking_commands_are_not_cut(flavour: Flavour) -> None:
     """A limit for one attempt is none for a wait that the caller asked for."""
     with ScriptedRedis({"GET": A}) as server:
-        client, _ = flavour.guarded(server, call_timeout=0.1, **RULE)
+        client, _ = flavour.guarded(server, call_timeout=1.0, **RULE)
         flavour.run(client.get("k"))
         (connection,) = client.connection_pool._available_connections
         seen: list[float] = []
@@ -192,4 +193,4 @@ def test_blocking_commands_are_not_cut(flavour: Flavour) -> None:
         server.script["BLPOP"] = b"*-1\r\n"
         flavour.run(client.blpop("q", 1))
         flavour.run(client.get("k"))
-        assert seen == [5.0, 0.1]
+        assert seen == [5.0, 1.0]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 from drivers.sqlalchemy_engines import FAIL, failures, full
+from polling import auntil, auntil_due
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -45,7 +46,7 @@ async def test_a_task_waits_for_a_ticket_and_the_loop_goes_on(
     heart = asyncio.create_task(beat())
     async with asyncio.TaskGroup() as group:
         for _ in range(3):
-            group.create_task(run(engine, "SELECT pg_sleep(0.1)"))
+            group.create_task(run(engine, "SELECT pg_sleep(0.4)"))
     heart.cancel()
     assert beats >= 15
     assert resource.in_use == 0
@@ -57,8 +58,8 @@ async def test_without_waiting_a_second_task_is_refused_at_once(
 ) -> None:
     engine, resource = engines.make_async(postgres_server.sqlalchemy_url, tickets=1)
     async with engine.connect() as first, engine.connect() as second:
-        slow = asyncio.create_task(first.execute(text("SELECT pg_sleep(0.3)")))
-        await asyncio.sleep(0.1)
+        slow = asyncio.create_task(first.execute(text("SELECT pg_sleep(1.5)")))
+        await auntil(lambda: resource.in_use == 1)
         with pytest.raises(sa.exc.OperationalError) as refused:
             await second.execute(text("SELECT 1"))
         assert isinstance(refused.value, adapters.sqlalchemy.SQLAlchemyResourceBusyError)
@@ -74,7 +75,7 @@ async def test_a_cancelled_waiter_keeps_nothing(engines: Engines, postgres_serve
     await run(engine)
     with full(resource):
         waiters = [asyncio.create_task(run(engine)) for _ in range(3)]
-        await asyncio.sleep(0.1)
+        await auntil(lambda: len(resource.queue) == 3)
         for waiter in waiters:
             waiter.cancel()
         ended = await asyncio.gather(*waiters, return_exceptions=True)
@@ -134,11 +135,11 @@ async def test_a_cancelled_statement_counts_when_it_lasted_long_enough(
 
 async def test_a_cancelled_probe_frees_its_place(engines: Engines, postgres_server: PostgresServer) -> None:
     """Known fault 1."""
-    engine, resource = engines.make_async(postgres_server.sqlalchemy_url, error_threshold=1, error_timeout=0.5)
+    engine, resource = engines.make_async(postgres_server.sqlalchemy_url, error_threshold=1, error_timeout=1.5)
     await run(engine)
     with pytest.raises(sa.exc.OperationalError):
         await run(engine, FAIL)
-    await asyncio.sleep(0.55)
+    await auntil_due(resource)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(run(engine, "SELECT pg_sleep(5)"), 0.1)
     assert resource.state == "half_open"
@@ -154,8 +155,8 @@ async def test_tasks_keep_their_own_tenants(engines: Engines, postgres_server: P
 
     async def of(tenant: str) -> list[Any]:
         with bulkhead.tenant(tenant):
-            slow = asyncio.create_task(run(engine, "SELECT pg_sleep(0.3)"))
-            await asyncio.sleep(0.15)
+            slow = asyncio.create_task(run(engine, "SELECT pg_sleep(1.5)"))
+            await auntil(lambda: any(use.tenant == tenant and use.in_use for use in resource.top_tenants()))
             try:
                 await run(engine)
             except bulkhead.ResourceBusyError as error:
@@ -210,5 +211,5 @@ async def test_a_refused_connect_does_not_stop_the_loop(engines: Engines) -> Non
     began = time.monotonic()
     with pytest.raises(bulkhead.CircuitOpenError):
         await run(engine)
-    assert time.monotonic() - began < 0.2
+    assert time.monotonic() - began < 2
     await engines.close()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import gc
 import itertools
 import sqlite3
-import threading
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 import sqlalchemy as sa
+from polling import until_due
 from sqlalchemy import create_engine, event, text
 
 import bulkhead
@@ -326,15 +326,15 @@ def test_a_listener_of_the_users_may_replace_the_error(make: Any) -> None:
 
 
 def test_one_failing_half_open_probe_opens_again_and_success_closes(make: Any) -> None:
-    engine, resource = make(error_threshold=1, error_timeout=0.1)
+    engine, resource = make(error_threshold=1, error_timeout=1.5)
     failing = "DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '53200'; END $$"
     error_of(lambda: run(engine, failing))
     assert resource.state == "open"
-    threading.Event().wait(0.12)
+    until_due(resource)
     error_of(lambda: run(engine, failing))
     assert resource.state == "open"
     with pytest.raises(bulkhead.CircuitOpenError):
         run(engine, "SELECT 1")
-    threading.Event().wait(0.12)
+    until_due(resource)
     assert run(engine, "SELECT 1") == 1
     assert resource.state == "closed"

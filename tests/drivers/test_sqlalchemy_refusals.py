@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 import pickle
-import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
 from drivers.sqlalchemy_guarded import Guarded, Item, numbers, one
+from polling import until_due
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
@@ -68,7 +68,7 @@ def test_without_a_ticket_a_connect_is_refused(guarded: Callable[..., Guarded]) 
 def test_busy_errors_open_the_circuit_only_on_request(guarded: Callable[..., Guarded]) -> None:
     """MY-12, AR-16, MY-22, AR-18, with circuit_counts_busy as the table of deviations says."""
     for counts in (False, True):
-        g = guarded(circuit_counts_busy=counts, error_threshold=2, error_timeout=0.2)
+        g = guarded(circuit_counts_busy=counts, error_threshold=2, error_timeout=1.0)
         with g.engine.connect() as connection:
             assert one(connection)
             with g.full():
@@ -77,7 +77,7 @@ def test_busy_errors_open_the_circuit_only_on_request(guarded: Callable[..., Gua
                         one(connection)
                 assert g.resource.state == ("open" if counts else "closed")
             if counts:
-                threading.Event().wait(0.25)
+                until_due(g.resource)
             assert one(connection)
             assert g.resource.state == "closed"
 
