@@ -262,7 +262,7 @@ def test_a_cell_that_hangs_is_504_then_503_for_its_tenants_only(two: Cells, http
     sick = next(one for one in map(str, range(100)) if router.for_tenant(one).name == "sick")
     well = next(one for one in map(str, range(100)) if router.for_tenant(one).name == "b")
     with (
-        proxy(router, read_timeout=0.2, error_threshold=2, error_timeout=60, success_threshold=1) as server,
+        proxy(router, read_timeout=1.0, error_threshold=2, error_timeout=60, success_threshold=1) as server,
         http_server.paused(),
     ):
         assert [server.get("/ok", sick).status_code for _ in range(3)] == [504, 504, 503]

@@ -26,7 +26,7 @@ def test_a_wall_clock_that_jumps_changes_neither_open_period_nor_window(
     monkeypatch: pytest.MonkeyPatch, eventually: Eventually, jump: float
 ) -> None:
     """Known faults 52 (back: open for an hour) and 92 (forward: the wait is skipped)."""
-    one = bulkhead.resource("wall-clock", **circuit(2, 0.5, 1, error_threshold_timeout=60))
+    one = bulkhead.resource("wall-clock", **circuit(2, 1.5, 1, error_threshold_timeout=60))
     real = time.time
     try:
         fail(one)
@@ -34,7 +34,7 @@ def test_a_wall_clock_that_jumps_changes_neither_open_period_nor_window(
         fail(one)
         assert one.state == "open", "both failures are in the window"
         began = time.monotonic()
-        assert 0 < (refused(CircuitOpenError, one).retry_after or 0) <= 0.5
+        assert 0 < (refused(CircuitOpenError, one).retry_after or 0) <= 1.5
         monkeypatch.setattr(time, "time", lambda: real() - jump)
         refused(CircuitOpenError, one)
 
@@ -46,7 +46,7 @@ def test_a_wall_clock_that_jumps_changes_neither_open_period_nor_window(
             return True
 
         eventually(probed)
-        assert 0.4 < time.monotonic() - began < 4
+        assert 1.4 < time.monotonic() - began < 12
         assert one.state == "closed"
     finally:
         bulkhead.unregister("call:wall-clock")

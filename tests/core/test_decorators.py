@@ -9,6 +9,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from polling import auntil
 from stories import Boom, at_rest, circuit, full, hold, resource, work_for
 
 from bulkhead import CircuitOpenError, ConfigurationError, ResourceBusyError
@@ -318,8 +319,7 @@ async def test_an_async_generator_cancelled_between_items_gives_its_ticket_back(
             pass
 
     task = asyncio.create_task(consume())
-    await asyncio.sleep(0.01)
-    assert one.in_use == 1
+    await auntil(lambda: one.in_use == 1)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 import pytest
-from polling import until
+from polling import auntil, until
 from stories import (
     NEVER_OPENS,
     ahold,
@@ -32,9 +32,8 @@ def test_nobody_waits_by_default() -> None:
     """Known fault 47: a second ticket of a holder that has all fails at once instead of hanging."""
     one = resource(tickets=2)
     held = [hold(one), hold(one)]
-    began = time.monotonic()
     assert full(one) == "resource"
-    assert time.monotonic() - began < 0.5
+    assert one.waited == [0, 0.0]
     del held
 
 
@@ -68,7 +67,7 @@ def test_a_wait_that_is_over_is_a_refusal_and_leaves_nothing_behind() -> None:
     held = hold(one)
     began = time.monotonic()
     assert full(one) == "resource"
-    assert 0.09 < time.monotonic() - began < 2
+    assert 0.09 < time.monotonic() - began < 5
     assert not one.queue.lines
     assert one.waited[0] == 1
     assert one.waited[1] >= 0.09
@@ -95,17 +94,17 @@ async def test_a_coroutine_s_wait_ends_in_time() -> None:
     began = time.monotonic()
     with pytest.raises(ResourceBusyError):
         await ahold(one)
-    assert 0.09 < time.monotonic() - began < 2
+    assert 0.09 < time.monotonic() - began < 5
     held.end()
     at_rest(one)
 
 
 async def test_a_plain_call_in_the_thread_of_a_running_loop_never_waits() -> None:
-    one = resource(tickets=1, timeout=10.0)
+    one = resource(tickets=1, timeout=30.0)
     held = hold(one)
     began = time.monotonic()
     assert full(one) == "resource"
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 5
     held.end()
 
 
@@ -114,8 +113,7 @@ async def test_a_call_that_cannot_wait_is_not_refused_because_others_do() -> Non
     one = resource(tickets=10, tenant_tickets=1, timeout=10.0)
     held = await ahold(one, "a")
     waiting = asyncio.create_task(ahold(one, "a"))
-    await asyncio.sleep(0.01)
-    assert len(one.queue) == 1
+    await auntil(lambda: len(one.queue) == 1)
     succeed(one, "b")
     assert full(one, "a") == "tenant"
     held.end()
@@ -127,7 +125,7 @@ async def test_waiting_is_switched_off_while_somebody_waits() -> None:
     one = resource(tickets=1, timeout=10.0)
     held = await ahold(one)
     waiting = asyncio.create_task(ahold(one))
-    await asyncio.sleep(0.01)
+    await auntil(lambda: len(one.queue) == 1)
     one.update(timeout=0.0)
     assert full(one) == "resource"
     one.update(tickets=2)
@@ -137,13 +135,13 @@ async def test_waiting_is_switched_off_while_somebody_waits() -> None:
 
 
 def test_max_waiting_is_per_pool_and_the_pool_s_own_limit_by_default() -> None:
-    one = resource(tickets=10, tenant_tickets=1, timeout=10.0)
+    one = resource(tickets=10, tenant_tickets=1, timeout=30.0)
     held = [hold(one, "a"), hold(one, "b")]
     waiting = [begin(lambda: hold(one, "a").end())]
     until(lambda: one.queue.length("a") == 1)
     began = time.monotonic()
     assert full(one, "a") == "tenant"
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 5
     waiting.append(begin(lambda: hold(one, "b").end()))
     until(lambda: one.queue.length("b") == 1)
     for session in held:
@@ -154,7 +152,7 @@ def test_max_waiting_is_per_pool_and_the_pool_s_own_limit_by_default() -> None:
 
 
 def test_without_limits_of_tenants_max_waiting_is_that_of_the_resource() -> None:
-    one = resource(tickets=1, timeout=10.0, max_waiting=2)
+    one = resource(tickets=1, timeout=30.0, max_waiting=2)
     held = hold(one, "a")
     waiting = []
     for number in range(2):
@@ -162,7 +160,7 @@ def test_without_limits_of_tenants_max_waiting_is_that_of_the_resource() -> None
         until(lambda: len(one.queue) == len(waiting))
     began = time.monotonic()
     assert full(one, "t9") == "resource"
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 5
     held.end()
     for thread in waiting:
         thread.join(5)

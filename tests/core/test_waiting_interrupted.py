@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextlib
 import contextvars
 import gc
 import random
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from counts import CANCELLATIONS
-from polling import until
+from polling import auntil, until
 from stories import (
     DIRECT,
     NEVER_OPENS,
@@ -43,14 +44,14 @@ async def test_cancelled_in_the_moment_it_was_granted_the_ticket_is_passed_on() 
     one = resource(tickets=1, timeout=10.0, max_waiting=10)
     held = await ahold(one)
     first, second = asyncio.create_task(ahold(one)), asyncio.create_task(ahold(one))
-    await asyncio.sleep(0.01)
+    await auntil(lambda: len(one.queue) == 2)
     held.end()
     first.cancel()
     session = await asyncio.wait_for(second, 5)
     with pytest.raises(asyncio.CancelledError):
         await first
     waiting, next_one = asyncio.create_task(ahold(one)), asyncio.create_task(ahold(one))
-    await asyncio.sleep(0.01)
+    await auntil(lambda: len(one.queue) == 2)
     waiting.cancel()
     await asyncio.sleep(0)
     session.end()
@@ -65,7 +66,7 @@ def test_a_waiter_whose_loop_is_closed_is_passed_by() -> None:
 
     async def wait_and_leave() -> None:
         one_waits = asyncio.ensure_future(ahold(one))
-        await asyncio.sleep(0.01)
+        await auntil(lambda: len(one.queue) == 1)
         one_waits.get_loop()  # it is left behind, pending
 
     loop = asyncio.new_event_loop()
@@ -288,10 +289,13 @@ async def test_a_storm_of_cancelled_probes_closes_in_the_end() -> None:
     for _ in range(CANCELLATIONS // 10):
         with pytest.raises((TimeoutError, CircuitOpenError)):
             await asyncio.wait_for(call(5), 0.001)
-    await asyncio.sleep(0.02)
-    for _ in range(2):
-        await call(0)
-    assert one.state == "closed"
+
+    async def is_closed() -> bool:
+        with contextlib.suppress(CircuitOpenError):  # a probe that takes longer than error_timeout opens it again
+            await call(0)
+        return one.state == "closed"
+
+    await auntil(is_closed)
     at_rest(one)
 
 

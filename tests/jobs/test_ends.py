@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from counts import often
+from polling import auntil
 
 from bulkhead.errors import ConfigurationError
 from bulkhead.jobs import AsyncRunner, JobRecord, Runner, job
@@ -87,12 +88,10 @@ async def test_a_run_that_is_cancelled_stops_and_keeps_its_report() -> None:
 
     runner = AsyncRunner(workers=1)
     running = asyncio.create_task(runner.run())
-    while not runner._backend._seats:  # noqa: ASYNC110  as a worker process would
-        await asyncio.sleep(0.001)
-    await asyncio.sleep(0.01)
+    await auntil(lambda: runner._backend._seats)  # as a worker process would
     for _ in range(3):
         work.options(runner=runner).enqueue()
-    await asyncio.sleep(0.01)
+    await auntil(lambda: runner.stats().running == 1)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
@@ -143,8 +142,7 @@ async def test_an_error_whose_text_is_code_that_raises_or_enqueues_costs_nothing
 
     async with start(workers=1) as runner:
         fails.enqueue()
-        while not seen:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await auntil(lambda: seen)
         assert await runner.drain(timeout=20)
         assert [one.last_error.endswith("(its text cannot be read)") for one in runner.dead()] == [True]
 

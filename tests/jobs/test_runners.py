@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from counts import often
+from polling import auntil
 
 import bulkhead
 from bulkhead.jobs import JobCancelled, JobTimeout, job
@@ -174,9 +175,7 @@ async def test_without_lanes_a_tenant_alone_uses_every_worker(start: Start) -> N
     async with start(workers=4) as runner:
         for _ in range(6):
             work.options(tenant="alone").enqueue()
-        async with asyncio.timeout(20):
-            while inside[0] < 4:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+        await auntil(lambda: inside[0] == 4)
         assert (runner.stats().running, runner.stats().waiting) == (4, 2)
         release.set()
         assert await runner.drain()
@@ -197,9 +196,7 @@ async def test_a_noisy_tenant_s_backlog_does_not_delay_another_tenant_s_job(star
         for _ in range(100):
             work.options(tenant="noisy").enqueue()
         work.options(tenant="quiet").enqueue()
-        async with asyncio.timeout(20):
-            while len(began) < 2:  # noqa: ASYNC110
-                await asyncio.sleep(0.002)
+        await auntil(lambda: len(began) == 2)
         assert sorted(began, key=str) == ["noisy", "quiet"]
         assert runner.top_tenants() == [("noisy", 99, 1)]
         hold.set()
@@ -248,9 +245,7 @@ async def test_no_slot_is_held_between_two_attempts(start: Start) -> None:
     async with start(workers=1, max_concurrent=1, chance=lambda: 4000.0) as runner:  # the next attempt is far away
         first = fails.options(tenant="acme").enqueue()
         works.options(tenant="acme").enqueue()
-        async with asyncio.timeout(20):
-            while not others:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+        await auntil(lambda: others)
         assert runner.stats().later == 1
         report = await runner.stop()
     assert [(record.id, record.attempt, record.delay > 100) for record in report.returned] == [(first, 1, True)]
@@ -322,9 +317,7 @@ async def test_a_plain_function_over_its_timeout_is_reported_keeps_its_slot_and_
     async with start(workers=3, max_concurrent=1) as runner:
         endless.options(tenant="acme").enqueue()
         next_one.options(tenant="acme").enqueue()
-        async with asyncio.timeout(20):
-            while not runner.stats().overdue:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await auntil(lambda: runner.stats().overdue)
         assert ran == ["endless"]
         told = [record for record in caplog.records if "job_over_timeout" in record.getMessage()]
         assert [record.bulkhead_job for record in told] == ["endless"]  # type: ignore[attr-defined]

@@ -103,10 +103,11 @@ async def test_a_handler_that_swallows_its_cancellation_is_named_as_still_runnin
 ) -> None:
     for module in ("threads", "tasks"):
         monkeypatch.setattr(f"bulkhead.jobs.{module}.CANCEL_SECONDS", 0.05)
-    release = threading.Event()
+    inside, release = threading.Event(), threading.Event()
 
     @job(name="deaf")
     async def deaf() -> None:
+        inside.set()
         while not release.is_set():
             try:
                 await asyncio.sleep(0.005)
@@ -115,8 +116,7 @@ async def test_a_handler_that_swallows_its_cancellation_is_named_as_still_runnin
 
     async with start(workers=1) as runner:
         deaf.enqueue()
-        await auntil(lambda: runner.stats().running == 1)
-        await asyncio.sleep(0.02)
+        await auntil(inside.is_set)
         report = await runner.stop(0)
         assert [record.name for record in report.running] == ["deaf"]
         release.set()
