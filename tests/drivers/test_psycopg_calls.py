@@ -102,8 +102,9 @@ def test_two_phase_commits_and_settings_pass_while_it_is_open(connect: Callable[
 
 
 def test_notifies_wait_without_a_ticket_and_without_a_limit(connect: Callable[..., Any]) -> None:
-    connection = connect(tickets=1, call_timeout=0.5)
+    connection = connect(tickets=1)
     connection.execute("LISTEN heard")
+    connection.bulkhead.update(call_timeout=0.5)
     sender = connect(tickets=1)
     timer = threading.Timer(0.8, sender.execute, ["NOTIFY heard, 'late'"])
     timer.start()
@@ -115,6 +116,7 @@ def test_notifies_wait_without_a_ticket_and_without_a_limit(connect: Callable[..
     if "timeout" in psycopg.Connection.notifies.__code__.co_varnames:
         assert list(connection.notifies(timeout=0.8)) == []
         assert outcomes(connection) == (0, 0)
+    connection.bulkhead.update(call_timeout=20.0)
     assert connection.execute("SELECT 2").fetchone() == (2,)
 
 

@@ -76,7 +76,8 @@ LATE: dict[str, Callable[[Any], object]] = {
 @pytest.mark.parametrize("shape", LATE)
 def test_a_late_statement_is_ended_with_its_connection(connect: Callable[..., Any], shape: str) -> None:
     """MY-05, MY-26, AT-02: a read time-out, which psycopg does not have."""
-    connection = connect(tickets=1, call_timeout=0.5)
+    connection = connect(tickets=1)
+    connection.bulkhead.update(call_timeout=0.5)  # connecting may take longer
     began = time.monotonic()
     with pytest.raises(PsycopgCallTimeoutError) as caught:
         LATE[shape](connection)
@@ -90,9 +91,10 @@ def test_a_late_statement_is_ended_with_its_connection(connect: Callable[..., An
 
 
 def test_a_commit_that_hangs_is_ended_too(connect: Callable[..., Any], postgres_server: PostgresServer) -> None:
-    connection = connect(tickets=1, call_timeout=0.5)
+    connection = connect(tickets=1)
     connection.autocommit = False
     connection.execute("SELECT 2")
+    connection.bulkhead.update(call_timeout=0.5)
     with postgres_server.paused():
         began = time.monotonic()
         with pytest.raises(PsycopgCallTimeoutError):
@@ -131,8 +133,10 @@ def test_a_probe_has_a_limit_of_its_own(connect: Callable[..., Any]) -> None:
 def test_a_postgres_that_hangs_opens_it(connect: Callable[..., Any], postgres_server: PostgresServer) -> None:
     """SIGSTOP of every backend: psycopg alone would wait for ever."""
     name = f"hung-{next(numbers)}"
-    connections = [connect(name=name, tickets=5, call_timeout=0.5, **{**QUICK, "error_timeout": 30}) for _ in range(4)]
+    options: dict[str, Any] = {"name": name, "tickets": 5, **QUICK, "error_timeout": 30}
+    connections = [connect(**options) for _ in range(4)]
     resource = connections[0].bulkhead
+    resource.update(call_timeout=0.5)
     with postgres_server.paused():
         for connection in connections[:3]:
             began = time.monotonic()
@@ -147,8 +151,9 @@ def test_a_postgres_that_hangs_opens_it(connect: Callable[..., Any], postgres_se
             with pytest.raises(PsycopgCircuitOpenError), connections[3].transaction():
                 pytest.fail("entered")
             with pytest.raises(PsycopgCircuitOpenError):
-                connect(name=name, tickets=5, call_timeout=0.5, **{**QUICK, "error_timeout": 30})
+                connect(**options)
         assert time.monotonic() - began < 5, "60 that wait for the server would need 30 s"
+    resource.update(call_timeout=20.0)
     resource.close()
     assert connections[3].execute("SELECT 2").fetchone() == (2,)
     assert resource.in_use == 0
@@ -159,7 +164,8 @@ def test_calls_that_hang_all_at_once_are_counted_while_they_hang(
     connect: Callable[..., Any], postgres_server: PostgresServer
 ) -> None:
     name = f"hung-{next(numbers)}"
-    connections = [connect(name=name, tickets=5, call_timeout=0.5, **{**QUICK, "error_timeout": 30}) for _ in range(3)]
+    connections = [connect(name=name, tickets=5, **{**QUICK, "error_timeout": 30}) for _ in range(3)]
+    connections[0].bulkhead.update(call_timeout=0.5)
     errors: list[BaseException] = []
 
     def call(connection: Any) -> None:

@@ -34,7 +34,7 @@ def proxy(toxiproxy: Toxiproxy, redis_server: RedisServer) -> Proxy:
 
 @pytest.fixture
 def client(proxy: Proxy) -> Iterator[redis.Redis]:
-    with redis.Redis(host=proxy.host, port=proxy.port, socket_timeout=2, retry=NO_RETRY) as client:
+    with redis.Redis(host=proxy.host, port=proxy.port, socket_timeout=9, retry=NO_RETRY) as client:
         yield client
 
 
@@ -46,11 +46,11 @@ def seconds_of_a_ping(client: redis.Redis) -> float:
 
 def test_latency_is_felt_within_the_block_only(proxy: Proxy, client: redis.Redis) -> None:
     client.ping()
-    with proxy.downstream("latency", latency=300) as toxic:
-        assert seconds_of_a_ping(client) >= 0.3
-        toxic.update(latency=150)
-        assert 0.15 <= seconds_of_a_ping(client) < 0.3
-    assert seconds_of_a_ping(client) < 0.1
+    with proxy.downstream("latency", latency=1500) as toxic:
+        assert seconds_of_a_ping(client) >= 1.5
+        toxic.update(latency=700)
+        assert 0.7 <= seconds_of_a_ping(client) < 1.5
+    assert seconds_of_a_ping(client) < 0.7
     assert proxy.toxics() == {}
 
 
