@@ -80,7 +80,7 @@ def test_a_plain_view_whose_client_went_holds_its_permit_until_it_ends(
         # A second client that came and went: by then the server has seen that the first one is gone.
         with web.asking(f"/awaits?gate={then}", tenant="other"):
             web.stands_at(then)
-        web.until(lambda: server.seen(then)[-1] == "cancelled: other")
+        web.until(lambda: server.seen(then)[-1] == "cancelled: other" and server.in_use() < 2)
         assert server.waiting(gate) == 1
         assert server.in_use() == 1
         assert is_refusal(web.get("/"))
