@@ -26,7 +26,7 @@ class TicketCases:
     async def test_a_call_without_a_ticket_never_reaches_the_server(self, harness: Harness) -> None:
         """RC-23, RC-24, RD-27, RD-28: a slow call elsewhere holds the ticket."""
         client, resource = await harness.guarded(tickets=1)
-        holder = await harness.holding(client, resource, 1.5)
+        holder = await harness.holding(client, resource, 1.0)
         before = harness.reached()
         for _ in range(3):
             with pytest.raises(harness.errors.busy) as caught:
@@ -82,7 +82,7 @@ class TicketCases:
     async def test_the_cap_of_one_tenant_does_not_touch_another(self, harness: Harness) -> None:
         client, resource = await harness.guarded(tickets=8, tenant_tickets=1)
         with bulkhead.tenant("noisy"):
-            holder = await harness.holding(client, resource, 1.5)
+            holder = await harness.holding(client, resource, 1.0)
             with pytest.raises(harness.errors.busy) as caught:
                 await harness.call(client)
             assert caught.value.limit == "tenant"
