@@ -69,7 +69,7 @@ def inside(identifier: str) -> bool:
 
 def may_be_inside(identifier: str) -> bool:
     """Can there be a mark of an identifier that nobody has used yet?"""
-    return current.get() is not None or identifier in bypassed
+    return bool(current.get()) or identifier in bypassed  # an empty mark has ended
 
 
 def mark(identifier: str) -> Mark:

@@ -58,6 +58,13 @@ def test_a_nested_call_takes_no_second_ticket_and_reports_no_second_outcome() ->
     assert not inside("call:story")
 
 
+def test_a_call_that_has_ended_makes_no_later_resource_look_for_it() -> None:
+    """To look takes longer than the call: it is for resources that can be nested in."""
+    with resource().permit():
+        assert resource(identifier="call:within").marked
+    assert not resource(identifier="call:afterwards").marked
+
+
 async def test_tasks_and_threads_started_inside_are_calls_of_their_own() -> None:
     """Known fault 12 of our own: or 10 children would be in flight under one ticket."""
     one = resource(tickets=1)
