@@ -169,11 +169,9 @@ class Ledger:
 
     def last(self) -> str | None:
         """The key that was inserted last; None: there is none."""
-        while True:
-            try:
-                return next(reversed(self.entries), None)
-            except RuntimeError:  # changed between the two calls
-                continue
+        # All in one call of C: where another thread changes the dictionary between `reversed` and `next`, CPython may
+        # read behind its end.
+        return next(map(next, map(reversed, (self.entries,))), None)
 
     def remove(self, key: str, old: Entry) -> bool:
         """Keep it no more. False: something else is there by now."""

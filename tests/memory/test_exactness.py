@@ -339,3 +339,43 @@ def test_a_charge_in_a_circle_comes_back_with_the_garbage() -> None:
     thread.start()
     thread.join()
     assert cell.tracked_bytes == 0
+
+
+LAST = """
+import sys, threading, time
+from bulkhead.memory import MemoryCells
+
+sys.setswitchinterval(1e-6)
+scratch, over = MemoryCells().get_or_create("acme").scratch, time.monotonic() + float(sys.argv[1])
+
+def come_and_go(name):
+    number = 0
+    while time.monotonic() < over:
+        for each in range(60):
+            scratch[f"{name}-{number + each}"] = b""
+        for each in range(60):
+            scratch.pop(f"{name}-{number + each}", None)
+        number += 60
+
+def take(seen):
+    while time.monotonic() < over:
+        try:
+            seen.append(scratch.popitem()[0][:2])
+        except KeyError:
+            pass
+
+seen = []
+threads = [threading.Thread(target=come_and_go, args=name) for name in "ab"]
+threads += [threading.Thread(target=take, args=(seen,)) for _ in range(3)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert set(seen) <= {"a-", "b-"}, set(seen)
+assert not len(scratch)
+"""
+
+
+def test_the_last_entry_is_taken_while_other_threads_change_the_rest(run_python: RunPython) -> None:
+    """CPython reads behind the end of a dictionary that changed since `reversed` was asked; it ends the process."""
+    run_python(LAST, str(3 * STRESS_SECONDS))
