@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -22,7 +23,7 @@ from bulkhead.testing import HttpServer, PostgresServer, RedisServer, ServerUnav
 from bulkhead.testing.binaries import find_postgres, find_redis, version_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Generator, Iterator
 
     from bulkhead.testing import ServerProcess
 
@@ -78,6 +79,24 @@ class Servers:
         """End them all."""
         for server in self._running.values():
             server.stop()
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """No tracing in tests marked no_cover: pytest-cov ends its own, but in a worker of pytest-xdist there are two.
+
+    On 3.11 a traced call does not begin while an exception waits in another thread for its delivery.
+    """
+    traced, traced_threads = sys.gettrace(), threading.gettrace()
+    if traced is None or item.get_closest_marker("no_cover") is None:
+        return (yield)
+    sys.settrace(None)
+    threading.settrace(None)
+    try:
+        return (yield)
+    finally:
+        threading.settrace(traced_threads)
+        sys.settrace(traced)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
