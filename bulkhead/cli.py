@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import io
 import signal
 import sys
@@ -123,23 +124,16 @@ def _config_parser(config: argparse.ArgumentParser) -> None:
     )
 
 
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit status."""
     given = parser().parse_args(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a character is no reason to stop
     try:
-        if given.command == "doctor":
-            return _doctor(given.module)
-        if given.command == "demo":
-            return _demo(given)
-        if given.command == "config":
-            return _config(given)
-        if given.command == "cells":
-            return _cells(given)
-        from bulkhead.option_set import process_table, table  # noqa: PLC0415  each command loads what it needs
-
-        print(process_table() if given.defaults else table(), end="")  # noqa: T201
+        status = _run(given)
         sys.stdout.flush()
     except BulkheadError as error:
         _complain(str(error))
@@ -152,6 +146,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with contextlib.suppress(OSError):
             sys.stdout.close()
         return 128 + signal.SIGPIPE
+    except OSError as error:
+        if error.filename is not None or error.errno not in _NO_ROOM or given.command == "demo":
+            raise
+        with contextlib.suppress(OSError):
+            sys.stdout.close()  # what is left in it would fail again when the interpreter ends
+        _complain(f"standard output: {error.strerror}")
+        return 2
+    return status
+
+
+def _run(given: argparse.Namespace) -> int:
+    if given.command == "doctor":
+        return _doctor(given.module)
+    if given.command == "demo":
+        return _demo(given)
+    if given.command == "config":
+        return _config(given)
+    if given.command == "cells":
+        return _cells(given)
+    from bulkhead.option_set import process_table, table  # noqa: PLC0415  each command loads what it needs
+
+    print(process_table() if given.defaults else table(), end="")  # noqa: T201
     return 0
 
 

@@ -55,7 +55,9 @@ def run(given: argparse.Namespace) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        file = getattr(given, "to", None) or getattr(given, "out", None) or error.filename or "standard output"
+        file = getattr(given, "to", None) or getattr(given, "out", None) or error.filename
+        if file is None:  # standard output
+            raise
         raise ConfigurationError(f"{file}: {error.strerror or type(error).__name__}") from error
 
 

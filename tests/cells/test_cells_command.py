@@ -302,11 +302,14 @@ def test_a_wrong_option_is_told_by_its_name(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-def test_a_full_disk_is_told(folder: Path) -> None:
-    command = [sys.executable, "-m", "bulkhead", "cells", "show", "cells.toml"]
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", ["cells show cells.toml", "options", "doctor"])
+def test_a_full_disk_is_told(folder: Path, words: str, unbuffered: str) -> None:
+    command = [sys.executable, "-m", "bulkhead", *words.split()]
+    changes = environment({"PYTHONUNBUFFERED": unbuffered})
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
-            command, cwd=folder, env=environment({}), stdout=full, stderr=subprocess.PIPE, text=True, check=False
+            command, cwd=folder, env=changes, stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
     assert (done.returncode, done.stderr) == (2, "bulkhead: standard output: No space left on device\n")
 
