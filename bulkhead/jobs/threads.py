@@ -23,7 +23,7 @@ from bulkhead.jobs.control import Control, whose
 from bulkhead.jobs.errors import JobCancelled
 from bulkhead.jobs.handlers import takers
 from bulkhead.jobs.memory import EVERYBODY, Seat
-from bulkhead.jobs.signals import handlers
+from bulkhead.jobs.signals import NUMBERS, handlers
 from bulkhead.log_lines import say
 
 if TYPE_CHECKING:
@@ -159,27 +159,28 @@ class Runner(Control):
         if threading.current_thread() is not threading.main_thread():
             raise ConfigurationError("run() waits for signals: in the main thread only; else start() and stop()")
         hear, tell = os.pipe()
-
-        def note(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-            os.write(tell, b"!")  # a lock of threading could be one that this very thread holds
-
+        os.set_blocking(tell, False)
         second = threading.Thread(target=self._hurry, args=(hear,), name="bulkhead-jobs-signal", daemon=True)
+        # Whichever thread a signal comes to, its number is in the pipe at once. A handler in Python would run when this
+        # thread goes on, and what came to another thread does not wake it.
+        woken = signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
         try:
-            handlers.replace(lambda number: signal.signal(number, note))
+            handlers.replace(lambda number: signal.signal(number, _heard))
             self.start()
-            os.read(hear, 1)
+            _await_signal(hear)
             second.start()
             return self.stop()
         finally:
             handlers.restore()
+            signal.set_wakeup_fd(woken)
             if second.ident is not None:
-                os.write(tell, b".")  # to close it would not do: a child that a job forked may have it, too
+                os.write(tell, _OVER)  # to close it would not do: a child that a job forked may have it, too
                 second.join()
             os.close(tell)
             os.close(hear)
 
     def _hurry(self, hear: int) -> None:
-        if os.read(hear, 1) == b"!":  # a second signal; else it is over
+        if _await_signal(hear) != _OVER:
             self._hurried = True  # it may come before the grace begins
             self._until = 0.0
 
@@ -278,6 +279,21 @@ class Runner(Control):
             heard(self._bell, wait)
             while heard(self._bell, 0):
                 pass
+
+
+_OVER = b"\0"  # no number of a signal
+
+
+def _heard(number: int, frame: FrameType | None) -> None:
+    """Nothing more: its number is in the pipe."""
+
+
+def _await_signal(hear: int) -> bytes:
+    """The next number that ends a worker process, or _OVER; others have handlers of their own."""
+    wanted = {_OVER, *(bytes([number]) for number in NUMBERS)}
+    while (told := os.read(hear, 1)) not in wanted:
+        pass
+    return told
 
 
 def heard(bell: SimpleQueue[None], seconds: float | None) -> bool:

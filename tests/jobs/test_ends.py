@@ -276,9 +276,10 @@ def test_a_coroutine_function_in_a_thread_that_stops_its_runner_goes_on(eventual
 def test_two_signals_right_after_each_other_end_the_grace_as_well(kind: str, run_python: RunPython) -> None:
     told = run_python(
         f"""
-import asyncio, os, signal
+import asyncio, faulthandler, os, signal
 from bulkhead.jobs import AsyncRunner, Runner, job
 kind = {kind!r}
+faulthandler.dump_traceback_later(60)  # a thread that takes signals and knows nothing of Python
 
 @job(name="signals")
 async def signals():
