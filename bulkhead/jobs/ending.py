@@ -38,9 +38,7 @@ class Ending(Lining):
             self._whole()
         with self._lock, self._step:
             self._take_back()
-            runs = [run for run in self._runs() if run.cancel is not None and run is not own]
-            for run in runs:
-                run.given_up = True
+            runs = self._given_up(own)
         for run in runs:
             cast("Callable[[], object]", run.cancel)()
 
@@ -69,6 +67,12 @@ class Ending(Lining):
         self._empty_inbox()
         in_line = cast("list[Entry]", self._crew.in_line())
         return [*in_line, *self._later.all(), *self._unknown.all()]
+
+    def _given_up(self, own: Run | None) -> list[Run]:
+        runs = [run for run in self._runs() if run.cancel is not None and run is not own]
+        for run in runs:
+            run.given_up = True
+        return runs
 
     def _take_back(self) -> None:
         """What was given to a worker that has not begun with it."""
