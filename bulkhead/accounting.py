@@ -226,25 +226,30 @@ class Account:
         if limit is None or whole is None:
             self.due = inf
             return
-        hung: list[tuple[str | None, Pairs]] = []
         with self.lock:
-            oldest = now
-            for known in whole.watch.copy():
-                ticket = known()
-                if ticket is None or not ticket.since:
-                    continue
-                try:
-                    call = ticket.since[0]
-                    if now < call[0] + limit:  # as `due` is worked out: rounded otherwise, we would be asked for ever
-                        oldest = min(oldest, call[0])
-                        continue
-                    ticket.since.remove(call)
-                except (IndexError, ValueError):  # it ended meanwhile
-                    continue
-                hung.append(call[1:])
-            self.due = oldest + limit
+            hung = self._overdue(whole, limit, now)
         for tenant, pairs in hung:
             self.report_to(pairs, None, FAILURE, overrun(limit), DIRECT, tenant)
+
+    def _overdue(self, whole: Pool, limit: float, now: float) -> list[tuple[str | None, Pairs]]:
+        """Lock held. Those that are counted now, and when it is time for the next."""
+        hung: list[tuple[str | None, Pairs]] = []
+        oldest = now
+        for known in whole.watch.copy():
+            ticket = known()
+            if ticket is None or not ticket.since:
+                continue
+            try:
+                call = ticket.since[0]
+                if now < call[0] + limit:  # as `due` is worked out: rounded otherwise, we would be asked for ever
+                    oldest = min(oldest, call[0])
+                    continue
+                ticket.since.remove(call)
+            except (IndexError, ValueError):  # it ended meanwhile
+                continue
+            hung.append(call[1:])
+        self.due = oldest + limit
+        return hung
 
     def overran(self, pairs: Pairs, tenant: str | None) -> None:
         """A call ended well, but after more than call_timeout: one failure."""

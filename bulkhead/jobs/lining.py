@@ -49,7 +49,7 @@ class Lining(Mending):
     def _become_due(self, now: float) -> bool:
         """Move the first of what is due. Was there any?"""
         with self._lock:
-            tenants = {entry.tenant for entry in self._later.due(now)}
+            tenants = self._tenants_due(now)
         if not tenants:
             return False
         caps = self.caps
@@ -58,6 +58,9 @@ class Lining(Mending):
             if caps is self.caps:
                 self._push_due(now, numbers)
         return True
+
+    def _tenants_due(self, now: float) -> set[str | None]:
+        return {entry.tenant for entry in self._later.due(now)}
 
     def _push_due(self, now: float, caps: dict[str | None, int]) -> None:
         for _ in range(BATCH):
@@ -110,10 +113,13 @@ class Lining(Mending):
 
     def _place_known(self) -> bool:
         with self._lock, self._step:
-            known = self._unknown.known(registry.jobs)
-            for entry in known:
-                self._unknown.remove(entry)
-                self._set_aside(entry)
+            return self._set_known_aside()
+
+    def _set_known_aside(self) -> bool:
+        known = self._unknown.known(registry.jobs)
+        for entry in known:
+            self._unknown.remove(entry)
+            self._set_aside(entry)
         return bool(known)
 
     def _mend(self) -> None:

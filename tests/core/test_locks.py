@@ -7,6 +7,7 @@ for ever. This reads the compiled code of every `with` of ours.
 
 from __future__ import annotations
 
+import ast
 import dis
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parent.parent.parent
+EVERYWHERE = sorted(path for folder in ("bulkhead", "adapters") for path in (ROOT / folder).rglob("*.py"))
 CORE = sorted(
     [
         *(ROOT / "bulkhead").glob("*.py"),
@@ -26,6 +28,7 @@ CORE = sorted(
         *(ROOT / "bulkhead" / "jobs").glob("*.py"),
     ]
 )
+LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp)
 
 
 def codes(code: CodeType) -> Iterator[CodeType]:
@@ -70,7 +73,21 @@ def found(lock, items):
     assert bool(list(unprotected(inner))) == (sys.version_info >= (3, 12))
 
 
-@pytest.mark.parametrize("path", CORE, ids=lambda path: path.name)
+def of_locks(tree: ast.Module) -> Iterator[ast.With]:
+    """The `with` statements that hold a lock."""
+    for one in ast.walk(tree):
+        if isinstance(one, ast.With) and any("lock" in ast.unparse(item.context_expr) for item in one.items):
+            yield one
+
+
+@pytest.mark.parametrize("path", EVERYWHERE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_loop_stands_directly_where_a_lock_is_held(path: Path) -> None:
+    """Whatever the interpreter that this runs on: a function of its own is safe on all."""
+    blocks = [statement for one in of_locks(ast.parse(path.read_text())) for statement in one.body]
+    assert not [part.lineno for block in blocks for part in ast.walk(block) if isinstance(part, LOOPS)]
+
+
+@pytest.mark.parametrize("path", CORE, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_lock_can_be_kept_by_an_exception_between_two_instructions(path: Path) -> None:
     """Fault 2 of our own, one step further."""
     found = [where for code in codes(compile(path.read_text(), str(path), "exec")) for where in unprotected(code)]
