@@ -160,6 +160,7 @@ def test_threads_that_take_out_entries_get_each_once_and_none_stays() -> None:
         assert sorted(key for keys in found for key in keys) == sorted(str(number) for number in range(200))
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("_ledger")
 def test_the_sum_of_all_cells_is_the_total_with_evictions_orders_and_changes_of_quotas() -> None:
     registry = MemoryCells(quota_bytes=500, max_cells=5, scratch_entry_overhead=10)

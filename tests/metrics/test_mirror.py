@@ -153,7 +153,7 @@ def test_a_fork_in_the_middle_of_a_long_first_writing_waits_for_no_end_of_it(run
     before_ours = "import os\nseen = []\nos.register_at_fork(before=lambda: seen.append(threads()))\n"
     story = """
 bulkhead.defaults(maximum_lru_size=10_000)
-several = [bulkhead.resource(f"one {number}", tickets=2) for number in range(3_000)]
+several = [bulkhead.resource(f"one {number}", tickets=2) for number in range(9_000)]
 mirror.before_fork()  # no thread yet
 for one in several:
     succeed(one)
