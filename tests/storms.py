@@ -59,11 +59,19 @@ def storm(
                 hits[0] += 1
         _end()
 
+    def again() -> None:
+        while True:
+            try:
+                loop()
+                break
+            except Signal:  # in the `while` of `loop`
+                hits[0] += 1
+
     while True:
         try:
-            loop()
+            again()
             break
-        except Signal:
+        except Signal:  # the second of two, in that of `again`
             hits[0] += 1
     assert hits[0] >= wanted / ENOUGH, hits
     gc.collect()

@@ -21,7 +21,8 @@ hear, tell = os.pipe()
 
 def child():
     os.write(tell, b"!")
-    time.sleep(1000)
+    while True:  # not one long sleep: a signal just before it would be heard after it
+        time.sleep(0.01)
 
 def run(kind):
     runner = (Runner if kind == "threads" else AsyncRunner)(workers=1, grace_secs=20)
