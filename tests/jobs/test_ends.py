@@ -50,16 +50,17 @@ async def test_a_drain_without_a_timeout_ends_when_the_runner_does(start: Start)
 
 
 def test_a_stop_that_is_interrupted_still_gives_everything_back(eventually: Callable[..., Any]) -> None:
-    goes_on, ended = threading.Event(), []
+    begun, goes_on, ended = threading.Event(), threading.Event(), []
 
     @job()
     def work() -> None:
+        begun.set()
         goes_on.wait(20)
 
     runner = Runner(workers=1).start()
     for _ in range(3):
         work.enqueue()
-    eventually(lambda: runner.stats().running == 1)
+    assert begun.wait(20)
 
     def stop() -> None:
         try:
