@@ -13,7 +13,7 @@ import re
 import sys
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextvars import Context, ContextVar, Token, copy_context
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar, cast, get_args
 from uuid import UUID
 
 from bulkhead.carrying import wrapped
@@ -76,39 +76,40 @@ def tenant_text(identifier: object) -> str:
 class Tenancy:
     """What `tenant(id)` returns. May be entered again, nested, and by several threads and tasks at a time.
 
-    Invariant: `_entered` lists the blocks that this context is inside of, each with the tenant it replaced. The tenant
-    changes before the list on the way in and after it on the way out, so an exception raised by a signal handler in
-    between is undone here or by the block around. A block that ends in another context (an async generator that the
-    event loop closes) changes nothing there.
+    Invariant: `entered` is the block that this context is inside of: with the tenant it replaced, what is held for it
+    as long as it lasts (a dict, as request.py has one for a request), and the block around it. The tenant changes
+    before `entered` on the way in and after it on the way out, so an exception raised by a signal handler in between is
+    undone here or by the block around. A block that ends in another context (an async generator that the event loop
+    closes) changes nothing there.
     """
 
-    __slots__ = ("_tenant",)
+    __slots__ = ("tenant",)
 
     def __init__(self, tenant: str | None) -> None:
-        self._tenant = tenant
+        self.tenant = tenant
 
     def __enter__(self) -> str | None:
-        before, blocks = current.get(), _entered.get()
+        before, around = current.get(), entered.get()
         try:
-            current.set(self._tenant)
-            _entered.set((*blocks, (self, before)))
+            current.set(self.tenant)
+            entered.set((self, before, {}, around))
         except BaseException:
-            _entered.set(blocks)
+            entered.set(around)
             current.set(before)
             raise
-        return self._tenant
+        return self.tenant
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        blocks = _entered.get()
-        if blocks and blocks[-1][0] is self:
+        block = entered.get()
+        if block is not None and block[0] is self:
             try:
-                _entered.set(blocks[:-1])
+                entered.set(block[3])
             finally:
-                current.set(blocks[-1][1])
+                current.set(block[1])
         else:
-            self._leave_below(blocks, sys._getframe(1))  # noqa: SLF001 (its documented name)
+            self._leave_below(block, sys._getframe(1))  # noqa: SLF001 (its documented name)
 
     async def __aenter__(self) -> str | None:
         return self.__enter__()
@@ -118,7 +119,7 @@ class Tenancy:
     ) -> None:
         self.__exit__(kind, error, trace)
 
-    def _leave_below(self, blocks: tuple[tuple[Tenancy, str | None], ...], frame: FrameType | None) -> None:
+    def _leave_below(self, block: Block | None, frame: FrameType | None) -> None:
         """Leave a block that is not the innermost one.
 
         A generator may end while blocks that its caller entered later go on: only its own block goes. Anywhere else
@@ -128,21 +129,30 @@ class Tenancy:
         if frame is not None and frame.f_code is Tenancy.__aexit__.__code__:
             frame = frame.f_back
         in_generator = frame is not None and frame.f_code.co_flags & _GENERATOR
-        for index in range(len(blocks) - 1, -1, -1):
-            if blocks[index][0] is self:
-                below, before, above = blocks[:index], blocks[index][1], blocks[index + 1 :]
-                if in_generator:
-                    _entered.set((*below, (above[0][0], before), *above[1:]))
-                else:
-                    _entered.set(below)
-                    current.set(before)
-                return
+        above: list[Block] = []
+        while block is not None and block[0] is not self:
+            above.append(block)
+            block = block[3]
+        if block is None:
+            return
+        _, before, _, around = block
+        if not in_generator:
+            entered.set(around)
+            current.set(before)
+            return
+        next_one = above.pop()
+        around = next_one[0], before, next_one[2], around
+        while above:
+            whose, before, held, _ = above.pop()
+            around = whose, before, held, around
+        entered.set(around)
 
     def __repr__(self) -> str:
-        return f"<tenant {self._tenant!r}>"
+        return f"<tenant {self.tenant!r}>"
 
 
-_entered: ContextVar[tuple[tuple[Tenancy, str | None], ...]] = ContextVar("bulkhead_tenancies", default=())
+Block: TypeAlias = "tuple[Tenancy, str | None, dict[str, Any], Block | None]"
+entered: ContextVar[Block | None] = ContextVar("bulkhead_tenancies", default=None)
 
 
 class Steps:
@@ -152,37 +162,37 @@ class Steps:
     between the steps the context is as it was. In any thread, one step at a time.
     """
 
-    __slots__ = ("_blocks", "_tenant")
+    __slots__ = ("_block", "_tenant")
 
     def __init__(self, tenant: str | None) -> None:
         self._tenant = tenant
-        self._blocks: tuple[tuple[Tenancy, str | None], ...] = ()
+        self._block: Block | None = None
 
     def run(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """One step: call the function."""
-        before, blocks = current.get(), _entered.get()
+        before, block = current.get(), entered.get()
         try:
             self._begin()
             return function(*args, **kwargs)
         finally:
-            self._end(before, blocks)
+            self._end(before, block)
 
     async def arun(self, awaitable: Awaitable[R], /) -> R:
         """One step: await this."""
-        before, blocks = current.get(), _entered.get()
+        before, block = current.get(), entered.get()
         try:
             self._begin()
             return await awaitable
         finally:
-            self._end(before, blocks)
+            self._end(before, block)
 
     def _begin(self) -> None:
         current.set(self._tenant)
-        _entered.set(self._blocks)
+        entered.set(self._block)
 
-    def _end(self, before: str | None, blocks: tuple[tuple[Tenancy, str | None], ...]) -> None:
-        self._tenant, self._blocks = current.get(), _entered.get()
-        _entered.set(blocks)
+    def _end(self, before: str | None, block: Block | None) -> None:
+        self._tenant, self._block = current.get(), entered.get()
+        entered.set(block)
         current.set(before)
 
 

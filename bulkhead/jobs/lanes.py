@@ -23,18 +23,14 @@ from __future__ import annotations
 
 from collections import deque
 from math import inf
-from typing import TypeAlias
 
 from bulkhead.hashing import shuffle_shard
-from bulkhead.jobs.rounds import AWAY, FEW, MOST, NOTHING, Line, Round
-from bulkhead.jobs.slots import NOWHERE, Account, Slots
+from bulkhead.jobs.rounds import AWAY, FEW, MOST, NOTHING, Line, Place, Round
+from bulkhead.jobs.slots import NOWHERE, Account, Slots, account_of
 
 __all__ = ["Claim", "LaneQueue"]
 
 KNOWN = 4096  # lines without jobs that are remembered, beyond one for each job that waits
-
-
-Place: TypeAlias = "tuple[tuple[int, ...], tuple[Round, ...]]"
 
 
 class Claim:
@@ -96,12 +92,12 @@ class LaneQueue:
     def waiting(self, tenant: str | None) -> int:
         """How many jobs of this tenant wait here."""
         line = self._lines.get(tenant)
-        return 0 if line is None else line.waiting()
+        return 0 if line is None else line.length()
 
     def lanes_of(self, tenant: str | None) -> tuple[int, ...]:
         """The lanes on which the jobs of this tenant run."""
         line = self._lines.get(tenant)
-        return self._place(tenant)[0] if line is None else line.account.lanes
+        return (self._place(tenant) if line is None else line.place).lanes
 
     def push(self, tenant: str | None, job: object, cap: int = 0) -> tuple[int, ...]:
         """Put a job at the end of its tenant's line, and let `cap` of the tenant run at once from now on (0 = any).
@@ -109,7 +105,7 @@ class LaneQueue:
         Returns the lanes of which one worker may take it now, () if the tenant is at its cap or paused.
         """
         line = self._lines.get(tenant) or self._open(tenant, cap)
-        account = line.account
+        account: Account = line.home or line  # type: ignore[assignment]  # account_of(line), without a call
         line.add(job)
         account.waiting += 1
         self._length += 1
@@ -124,11 +120,11 @@ class LaneQueue:
     def claim(self, lane: int) -> Claim | None:
         """The next job of this lane, or None if no tenant of the lane may run one. IndexError: no such lane."""
         here = self._rounds[lane]
-        lines, shift = here.lines, here.shift
+        lines = here.lines
         while lines:
             line = lines[0]
-            marks = line.marks
-            job, account = line.first, line.account
+            job, marks, place = line.first, line.marks, line.place
+            shift = place.shifts[lane]
             if job is NOTHING:
                 line.marks = marks | AWAY << shift
                 lines.popleft()
@@ -137,18 +133,21 @@ class LaneQueue:
                 line.marks = marks - (1 << shift)
                 lines.rotate(-1)
                 continue
+            account: Account = line.home or line  # type: ignore[assignment]
             if account.running >= account.limit:
+                if account.passed is None:
+                    account.passed = []
                 account.passed.append((line, here))
                 line.marks = marks | AWAY << shift
                 lines.popleft()
                 continue
-            for each in line.rounds:
-                if each is not here and marks >> each.shift & AWAY < MOST:
-                    marks += 1 << each.shift
+            for each in place.shifts.values():
+                if each != shift and marks >> each & AWAY < MOST:
+                    marks += 1 << each
             more = line.more
             if more:
                 line.marks = marks & ~(AWAY << shift)
-                line.first = more.popleft()
+                line.first = more.pop(0) if type(more) is list else more.popleft()  # type: ignore[union-attr]
                 lines.rotate(-1)
             else:
                 line.marks = marks | AWAY << shift
@@ -198,7 +197,7 @@ class LaneQueue:
 
     def hold(self, tenant: str | None, job: object, lane: int, cap: int) -> Claim:
         """A claim for a job that runs already, whatever the cap."""
-        account = self.slots.table.get(tenant) or self.slots.open(tenant, self.lanes_of(tenant), cap)
+        account = self.slots.table.get(tenant) or self.slots.open(tenant, self._place(tenant), cap)
         account.running += 1
         return Claim(account, job, self, lane)
 
@@ -211,10 +210,10 @@ class LaneQueue:
         line = self._lines.pop(tenant, None)
         if line is None:
             return []
-        account = line.account
+        account = account_of(line)
         jobs = line.empty()
         if account.passed:
-            account.passed[:] = [entry for entry in account.passed if entry[0] is not line]
+            account.passed = [entry for entry in account.passed if entry[0] is not line]
         account.waiting -= len(jobs)
         self._length -= len(jobs)
         self._let_go(account)
@@ -225,10 +224,11 @@ class LaneQueue:
         return [(tenant, job) for tenant in list(self._lines) for job in self.take(tenant)]
 
     def _open(self, tenant: str | None, cap: int) -> Line:
-        lanes, rounds = self._place(tenant)
-        account = self.slots.table.get(tenant) or self.slots.open(tenant, lanes, cap)
+        place = self._place(tenant)
+        account = self.slots.table.get(tenant) or self.slots.open(tenant, place, cap)
         account.lines += 1
-        line = self._lines[tenant] = Line(account, rounds)
+        at_home = account.place.rounds[0] is place.rounds[0]
+        line = self._lines[tenant] = account if at_home else Line(account, place)
         return line
 
     def _keep(self, line: Line) -> None:
@@ -240,10 +240,10 @@ class LaneQueue:
         for _ in range(2):
             line = self._kept.popleft()
             line.kept = False
-            tenant = line.account.tenant
-            if line.first is NOTHING and self._lines.get(tenant) is line:
-                del self._lines[tenant]
-                self._let_go(line.account)
+            account = account_of(line)
+            if line.first is NOTHING and self._lines.get(account.tenant) is line:
+                del self._lines[account.tenant]
+                self._let_go(account)
 
     def _let_go(self, account: Account) -> None:
         """One line less refers to it."""
@@ -260,7 +260,7 @@ class LaneQueue:
         if place is None:
             if len(self._places) >= KNOWN:
                 self._places.clear()
-            place = self._places[lanes] = lanes, tuple([self._rounds[lane] for lane in lanes])
+            place = self._places[lanes] = Place(lanes, tuple([self._rounds[lane] for lane in lanes]))
         return place
 
     def __repr__(self) -> str:

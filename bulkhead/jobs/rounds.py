@@ -7,8 +7,9 @@ alone for a while that get more than their share elsewhere: in simulations of 12
 got less than 0.99 of its max-min fair share with jobs of equal length and 0.88 with exponential ones; 0.96 and 0.77
 where it is noted once only. A new tenant enters at the end: a lane serves each other tenant at most once before it.
 
-With very many tenants it is memory that takes the time. So what a job touches is little: a line, its account, the first
-job; no dictionary but the one that finds the line.
+With very many tenants it is memory that takes the time, so what a job touches is little: a line, which is as a rule the
+tenant's account as well (slots.py), and the first job; no dictionary but the one that finds the line. Marks are few
+bits, because a larger number is an object of its own somewhere else.
 """
 
 from __future__ import annotations
@@ -24,29 +25,45 @@ NOTHING: Final = object()
 AWAY: Final = 3
 """A line's mark for a lane where it does not stand; other marks say how often that lane goes past it, at most MOST."""
 MOST: Final = 2
+SHORT: Final = 32
+"""Up to so many jobs are a list, which is small; more are a deque, which is fast however many they are."""
 
 
 class Round:
-    """The lines of one lane, in the order in which they are served. `shift`: where its marks are in `Line.marks`."""
+    """The lines of one lane, in the order in which they are served."""
 
-    __slots__ = ("lines", "most", "shift")
+    __slots__ = ("lane", "lines", "most")
 
     def __init__(self, lane: int) -> None:
+        self.lane = lane
         self.lines: deque[Line] = deque()
         self.most = FEW
         """With so many lines it is time to look for those without jobs."""
-        self.shift = 2 * lane
 
     def clear_up(self) -> None:
         """Let go of lines without jobs: on a lane that no worker looks at nothing else does."""
-        lines, shift = self.lines, self.shift
+        lines = self.lines
         for _ in range(len(lines)):
             line = lines.popleft()
             if line.first is NOTHING:
-                line.marks |= AWAY << shift
+                line.marks |= AWAY << line.place.shifts[self.lane]
             else:
                 lines.append(line)
         self.most = max(FEW, 2 * len(lines))
+
+
+class Place:
+    """Where a tenant stands: its `lanes`, their `rounds` in one queue. Tenants with the same lanes share it.
+
+    `shifts`: lane -> where the two bits of its mark are in `Line.marks`.
+    """
+
+    __slots__ = ("lanes", "rounds", "shifts")
+
+    def __init__(self, lanes: tuple[int, ...], rounds: tuple[Round, ...]) -> None:
+        self.lanes = lanes
+        self.rounds = rounds
+        self.shifts = {lane: 2 * number for number, lane in enumerate(lanes)}
 
 
 class Line:
@@ -54,22 +71,21 @@ class Line:
 
     With jobs it stands on each of its lanes, but for those noted in its account as having gone past it. Without jobs it
     may stay where it stands: it is taken out when a worker comes to it, or is back in its place if it has jobs before.
-    `kept`: it is among those that its queue remembers.
+    `home`: the tenant's account; None where this is it. `kept`: it is among those that its queue remembers.
     """
 
-    __slots__ = ("account", "first", "kept", "marks", "more", "rounds")
+    __slots__ = ("first", "home", "kept", "marks", "more", "place")
 
-    def __init__(self, account: Account, rounds: tuple[Round, ...]) -> None:
-        self.account = account
-        self.rounds = rounds
+    def __init__(self, home: Account | None, place: Place) -> None:
+        self.home = home
+        self.place = place
         self.first: object = NOTHING
-        self.more: deque[object] | None = None
-        self.marks = 0
-        for each in rounds:
-            self.marks |= AWAY << each.shift
+        self.more: deque[object] | list[object] | None = None
+        self.marks = (1 << 2 * len(place.lanes)) - 1
+        """AWAY from each."""
         self.kept = False
 
-    def waiting(self) -> int:
+    def length(self) -> int:
         """How many jobs."""
         return 0 if self.first is NOTHING else 1 + len(self.more or ())
 
@@ -82,19 +98,21 @@ class Line:
         if self.first is NOTHING:
             self._enter()
             self.first = job
-        elif self.more:
-            self.more.append(job)
+        elif more := self.more:
+            more.append(job)
+            if len(more) >= SHORT and type(more) is list:
+                self.more = deque(more)
         else:
-            self.more = deque((job,))
+            self.more = [job]
 
     def put_first(self, job: object) -> None:
         """A job before all others."""
         if self.first is NOTHING:
             self._enter()
         elif self.more:
-            self.more.appendleft(self.first)
+            self.more.insert(0, self.first)
         else:
-            self.more = deque((self.first,))
+            self.more = [self.first]
         self.first = job
 
     def empty(self) -> list[object]:
@@ -103,18 +121,20 @@ class Line:
         self.first, self.more = NOTHING, None
         return jobs
 
-    def come_back(self, passed: Round) -> None:
+    def stand_first(self, passed: Round) -> None:
         """To the head of a round that went past it."""
         passed.lines.appendleft(self)
-        self.marks &= ~(AWAY << passed.shift)
+        self.marks &= ~(AWAY << self.place.shifts[passed.lane])
 
     def _enter(self) -> None:
         """To the end of each of its lanes where it does not stand."""
         marks = self.marks
-        for each in self.rounds:
-            if marks >> each.shift & AWAY == AWAY:
+        shift = 0
+        for each in self.place.rounds:
+            if marks >> shift & AWAY == AWAY:
                 if len(each.lines) >= each.most:
                     each.clear_up()
                 each.lines.append(self)
-                marks ^= AWAY << each.shift
+                marks ^= AWAY << shift
+            shift += 2
         self.marks = marks

@@ -9,26 +9,30 @@ that an operator named.
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
+
+from bulkhead.jobs.rounds import Line
 
 if TYPE_CHECKING:
-    from bulkhead.jobs.rounds import Line, Round
+    from bulkhead.jobs.rounds import Place, Round
 
 NOWHERE: tuple[int, ...] = ()
 
 
-class Account:
-    """What one tenant has running and waiting.
+class Account(Line):
+    """What one tenant has running and waiting. It is the tenant's line as well, in the queue that opened it: most
+    tenants have jobs in one queue only, and two objects are further apart in memory than one.
 
     Invariant: `passed` lists the rounds that came to one of the tenant's lines while it was at its limit and took it
-    out. It is empty whenever `running < limit`: then each of its lines is in every round that it belongs to.
-    """
+    out. There are none whenever `running < limit`: then each of its lines is in every round that it belongs to.
+    """  # noqa: D205  the first sentence is long
 
     __slots__ = ("cap", "lanes", "limit", "lines", "passed", "running", "tenant", "waiting")
 
-    def __init__(self, tenant: str | None, lanes: tuple[int, ...], cap: float, limit: float) -> None:
+    def __init__(self, tenant: str | None, place: Place, cap: float, limit: float) -> None:
+        super().__init__(None, place)
         self.tenant = tenant
-        self.lanes = lanes
+        self.lanes = place.lanes
         self.cap = cap
         self.limit = limit
         """The cap, or 0 while paused."""
@@ -36,7 +40,7 @@ class Account:
         self.waiting = 0
         self.lines = 0
         """Of queues that remember the tenant: as long as there are any, this is its only account."""
-        self.passed: list[tuple[Line, Round]] = []
+        self.passed: list[tuple[Line, Round]] | None = None
 
     @property
     def number(self) -> int:
@@ -54,9 +58,14 @@ class Account:
 
     def come_back(self) -> None:
         """No longer at the limit: to the places it had, at the head of the rounds that went past it."""
-        for line, passed in self.passed:
-            line.come_back(passed)
-        self.passed.clear()
+        for line, where in self.passed or ():
+            line.stand_first(where)
+        self.passed = None
+
+
+def account_of(line: Line) -> Account:
+    """The account of the tenant whose line this is."""
+    return line.home or cast("Account", line)
 
 
 class Slots:
@@ -70,11 +79,11 @@ class Slots:
         """Lanes and lanes per tenant, of every queue that shares this."""
         self._paused: set[str | None] = set()
 
-    def open(self, tenant: str | None, lanes: tuple[int, ...], cap: int) -> Account:
-        """An account for a tenant that has none (0 = no cap)."""
+    def open(self, tenant: str | None, place: Place, cap: int) -> Account:
+        """An account for a tenant that has none, at home in the queue of this place (0 = no cap)."""
         most = inf if tenant is None else cap or inf
         limit = 0 if self._paused and tenant in self._paused else most
-        account = self.table[tenant] = Account(tenant, lanes, most, limit)
+        account = self.table[tenant] = Account(tenant, place, most, limit)
         return account
 
     def running(self, tenant: str | None) -> int:

@@ -77,7 +77,7 @@ class MemoryCell:
     Obtained from `current_memory_cell()` or `cells.get_or_create(tenant)`; as long as anybody holds it, it counts.
     """
 
-    __slots__ = ("__weakref__", "_rules", "ledger", "rule", "tenant", "used")
+    __slots__ = ("__weakref__", "_rules", "dismissed", "ledger", "rule", "tenant", "used")
 
     def __init__(self, tenant: str, rules: Rules) -> None:
         self.tenant: Final = tenant
@@ -85,6 +85,8 @@ class MemoryCell:
         self.ledger: Final = new_ledger()
         self.used = 0.0
         """When the registry last gave it to somebody, by the registry's clock."""
+        self.dismissed = False
+        """It was let go by order: who asks next gets another one."""
         self._rules, self.rule = rules, rules.before
 
     # ---- charges

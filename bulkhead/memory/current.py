@@ -1,7 +1,7 @@
 """The process's registry of cells, and the cell of the code that runs now.
 
-`current_memory_cell` is on the way of every request that accounts for its memory: where the request has its cell, or
-the registry has it, nothing here takes a lock or calls a function of ours.
+`current_memory_cell` is on the way of everything that accounts for its memory: where a request or a block has its cell,
+nothing here takes a lock, reads a clock or calls a function of ours.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bulkhead.memory.options import MemoryOptions
     from bulkhead.request import Held
     from bulkhead.settings import Memory, Settings
+    from bulkhead.tenancy import Block
 
 MOST_BOUND: Final = 100
 """Cells that one request binds: work for very many tenants in one request must not keep the cells of all."""
@@ -72,6 +73,7 @@ cells: Final = _Cells()
 
 _tenant: Final = tenancy.current.get
 _request: Final = request.current.get
+_block: Final = tenancy.entered.get
 _table: Final = cells.table
 _to_the_end: Final = _table.move_to_end
 
@@ -79,7 +81,8 @@ _to_the_end: Final = _table.move_to_end
 def current_memory_cell() -> MemoryCell | None:
     """The current tenant's cell, made if there is none; None outside any tenant, and where cells are switched off.
 
-    A request of a middleware keeps the cell that it first got, to its end, also when that is evicted meanwhile.
+    A request of a middleware keeps the cell that it first got, to its end, also when that is evicted meanwhile. So does
+    a `with tenant(…)` block (and a job, which runs in one), but that `evict()` orders a fresh cell for its next call.
     """
     tenant = _tenant()
     if tenant is None:
@@ -91,6 +94,13 @@ def current_memory_cell() -> MemoryCell | None:
         except KeyError:
             return _bind(tenant, held)
         return bound
+    block = _block()
+    if block is not None:
+        try:
+            bound = block[2][tenant]
+        except KeyError:
+            return _hold(tenant, block)
+        return _hold(tenant, block) if bound.dismissed else bound
     if GIL:
         try:
             cell = _table[tenant]
@@ -98,7 +108,7 @@ def current_memory_cell() -> MemoryCell | None:
         except KeyError:
             pass
         else:
-            cell.used = monotonic()  # two fifths of this call's time; nothing else tells idle cells from used ones
+            cell.used = monotonic()  # two fifths of what it takes here; nothing else tells idle cells from used ones
             return cell
     return _asked(tenant)
 
@@ -110,6 +120,14 @@ def _bind(tenant: str, held: Held) -> MemoryCell | None:
         return cell
     bound: MemoryCell = held.setdefault(tenant, cell)
     return bound
+
+
+def _hold(tenant: str, block: Block) -> MemoryCell | None:
+    """The cell from the registry; this block's from now on, unless the tenant was changed inside of it."""
+    cell = _asked(tenant)
+    if cell is not None and block[0].tenant == tenant:
+        block[2][tenant] = cell
+    return cell
 
 
 def _asked(tenant: str) -> MemoryCell | None:

@@ -279,6 +279,7 @@ class MemoryCells:
         self._take_out(cell)
         if away is not None and tenant in self._away and self._away[tenant] is away:
             del self._away[tenant]
+        cell.dismissed = True
         return cell
 
     def _let_go(self, goes: Callable[[MemoryCell], bool]) -> int:

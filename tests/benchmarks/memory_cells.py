@@ -32,9 +32,11 @@ def charging(rounds: int) -> list[Line]:
     variable.set("acme")
     names: dict[str, Any] = {"cell": cell, "scratch": cell.scratch, "value": b"x" * 100}
     look = {"current": current_memory_cell}
-    bound = calls("current()", **look)
-    bound.before = lambda: request.current.set({"acme": cell})
-    bound.after = lambda: request.current.set(None)
+    of_request, of_block = calls("current()", **look), calls("current()", **look)
+    of_request.before = lambda: request.current.set({"acme": cell})
+    of_request.after = lambda: request.current.set(None)
+    block = bulkhead.tenant("acme")
+    of_block.before, of_block.after = block.__enter__, lambda: block.__exit__(None, None, None)
     subjects = {
         LOCK: calls("with lock: pass", lock=threading.Lock()),
         "charge + release": calls("cell.charge(100).release()", **names),
@@ -42,8 +44,9 @@ def charging(rounds: int) -> list[Line]:
         "charge that is lost": calls("cell.charge(100)", **names),
         "scratch[key] = value": calls("scratch['key'] = value", **names),
         LOOKUP: calls("table.get(variable.get())", table={"acme": cell}, variable=variable),
-        "current cell of a request": bound,
-        "current cell outside of requests": calls("current()", **look),
+        "current cell of a request": of_request,
+        "current cell of a block": of_block,
+        "current cell after set_tenant()": calls("current()", **look),
     }
     results = measure(subjects, rounds)
 
@@ -66,7 +69,8 @@ def charging(rounds: int) -> list[Line]:
         ratio_line("8 threads, one cell", threads, LOCK, bare=None),
         cost_line(LOOKUP, results, bare=None),
         line("current cell of a request", LOOKUP, 3.0),
-        line("current cell outside of requests", LOOKUP),
+        line("current cell of a block", LOOKUP, 3.0),
+        line("current cell after set_tenant()", LOOKUP),
         *_insertions(rounds),
         _growth(rounds),
     ]

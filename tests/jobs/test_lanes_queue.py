@@ -58,7 +58,7 @@ def test_a_lane_goes_past_a_tenant_at_its_cap_once() -> None:
     running = [claimed(queue) for _ in range(1000)]
     accounts = [queue.slots.table[f"tenant-{tenant}"] for tenant in range(1000)]
     assert queue.claim(0) is None
-    assert all(len(account.passed) == 1 for account in accounts)
+    assert all(len(account.passed or ()) == 1 for account in accounts)
     here = queue._rounds[0]
     assert not here.lines
     queue.finish(running[500])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import weakref
 from contextvars import Context, copy_context
 from functools import partial
 from typing import TYPE_CHECKING
@@ -75,11 +76,57 @@ def test_a_request_keeps_the_cell_that_it_first_got(held: request.Held) -> None:
         assert mine() is first
 
 
-def test_outside_of_requests_nothing_is_bound() -> None:
+def test_a_block_keeps_the_cell_that_it_first_got() -> None:
+    """And what it holds there: it was let go, not ordered to go."""
+    cells.configure(max_cells=1)
+    with bulkhead.tenant("acme"):
+        first = mine()
+        first.scratch["key"] = b"value"
+        assert cells.get_or_create("other") in cells
+        assert first not in cells
+        assert mine() is first
+        assert bulkhead.carry(mine)() is first
+        assert first not in cells, "nobody asked the registry"
+        with bulkhead.tenant("acme"):
+            assert mine() is first
+        assert first in cells
+
+
+def test_a_block_gets_a_fresh_cell_after_an_order() -> None:
     with bulkhead.tenant("acme"):
         first = mine()
         cells.evict("acme")
-        assert mine() is not first
+        second = mine()
+        assert second is not first
+        assert mine() is second
+
+
+def test_a_block_keeps_no_cell_of_another_tenant() -> None:
+    with bulkhead.tenant("acme"):
+        token = bulkhead.set_tenant("other")
+        gone = weakref.ref(mine())
+        bulkhead.reset_tenant(token)
+        cells.evict("other")
+        assert gone() is None
+
+
+def test_no_block_keeps_a_cell_after_its_end() -> None:
+    block = bulkhead.tenant("acme")
+    with block:
+        gone = weakref.ref(mine())
+    cells.evict("acme")
+    assert gone() is None
+    with block:
+        assert mine().tenant == "acme"
+
+
+def test_outside_of_requests_and_blocks_nothing_is_bound() -> None:
+    token = bulkhead.set_tenant("acme")
+    gone = weakref.ref(mine())
+    assert gone() is mine()
+    cells.evict("acme")
+    assert gone() is None
+    bulkhead.reset_tenant(token)
 
 
 def test_threads_and_tasks_of_a_request_share_its_cell(held: request.Held) -> None:

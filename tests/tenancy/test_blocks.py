@@ -137,6 +137,23 @@ def test_a_generator_that_ends_inside_a_later_block_does_not_touch_that_block() 
     assert current_tenant() is None
 
 
+def test_a_generator_that_ends_inside_two_later_blocks_does_not_touch_those() -> None:
+    def rows() -> Generator[int, None, None]:
+        with tenant("generator"):
+            yield 1
+
+    with tenant("acme"):
+        one = rows()
+        next(one)
+        with tenant("later"):
+            with tenant("last"):
+                one.close()
+                assert current_tenant() == "last"
+            assert current_tenant() == "later"
+        assert current_tenant() == "acme"
+    assert current_tenant() is None
+
+
 def test_a_generator_that_outlives_the_block_around_does_not_keep_its_tenant_set() -> None:
     def rows() -> Generator[int, None, None]:
         with tenant("generator"):
