@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -99,9 +100,22 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         sys.settrace(traced)
 
 
-def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Which real servers this run uses; builds Toxiproxy if it has to."""
-    terminal = config.get_terminal_writer()
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Build Toxiproxy if need be: before the header that names it (-q shows none) and outside the time of any test."""
+    if os.environ.get("TOXIPROXY_URL") or hasattr(session.config, "workerinput"):
+        return
+    with suppress(ServerUnavailable):
+        try:
+            ToxiproxyServer(build=False)
+        except ServerUnavailable:
+            tell = session.config.get_terminal_writer().line
+            tell("looking for Toxiproxy; building it with Go takes about half a minute, once ...")
+            ToxiproxyServer(build=True)
+
+
+def pytest_report_header() -> list[str]:
+    """Which real servers this run uses."""
     lines = [f"counts: {'full' if FULL else 'quick'}"]
     for name, find in (("redis", find_redis), ("postgres", find_postgres)):
         try:
@@ -109,26 +123,18 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
             lines.append(f"{name}: {binary} {version_of(binary)}")
         except ServerUnavailable as error:
             lines.append(f"{name}: none, its tests are skipped: {error}")
-    return [*lines, f"toxiproxy: {_toxiproxy_line(terminal.line)}"]
+    return [*lines, f"toxiproxy: {_toxiproxy_line()}"]
 
 
-def _toxiproxy_line(tell: Callable[[str], None]) -> str:
+def _toxiproxy_line() -> str:
     url = os.environ.get("TOXIPROXY_URL")
     if url:
         return f"THE RUNNING SERVER OF TOXIPROXY_URL ({url})"
     try:
-        server = _toxiproxy_program(tell)
+        server = ToxiproxyServer(build=False)
     except ServerUnavailable as error:
         return f"NONE, THE TESTS THROUGH IT ARE SKIPPED: {error}"
     return f"SHOPIFY'S REAL SERVER ({server.binary} {server.version})"
-
-
-def _toxiproxy_program(tell: Callable[[str], None]) -> ToxiproxyServer:
-    try:
-        return ToxiproxyServer(build=False)
-    except ServerUnavailable:
-        tell("looking for Toxiproxy; building it with Go takes about half a minute, once ...")
-        return ToxiproxyServer(build=True)
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ Nothing is downloaded here except Toxiproxy's source by `go install`, into a cac
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
 import re
@@ -76,7 +77,9 @@ def find_toxiproxy(*, build: bool) -> Path:
         raise ServerUnavailable("no Toxiproxy: TOXIPROXY_URL and TOXIPROXY_SERVER unset, none on PATH, and no Go")
     if not build:
         raise ServerUnavailable("no Toxiproxy yet: it can be built with Go")
-    return _build_toxiproxy(go, cached)
+    with (cached.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several at a time would each take as long as all of them
+        return cached if cached.exists() else _build_toxiproxy(go, cached)
 
 
 def toxiproxy_cache() -> Path:
@@ -105,7 +108,7 @@ def _build_toxiproxy(go: str, target: Path) -> Path:
             raise ServerUnavailable(f"no Toxiproxy: go install took more than {BUILD_SECONDS} s") from None
         if done.returncode:
             raise ServerUnavailable(f"no Toxiproxy: go install failed: {done.stderr.strip()[-300:]}")
-        Path(folder, "server").replace(target)  # in one step: another run may be doing the same
+        Path(folder, "server").replace(target)  # in one step: whoever finds it finds it whole
     return target
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+from stories import together
 
 from bulkhead.testing import ServerUnavailable, binaries
 
@@ -80,6 +82,13 @@ def test_what_keeps_toxiproxy_from_being_built_is_said(bare: Path) -> None:
         binaries.find_toxiproxy(build=False)
     with pytest.raises(ServerUnavailable, match="module lookup disabled"):
         binaries.find_toxiproxy(build=True)
+
+
+def test_toxiproxy_is_built_once_however_many_look_for_it(bare: Path) -> None:
+    program(bare / "go", 'echo built >>"$GOBIN/../builds"; : >"$GOBIN/server"')
+    found = together(*[partial(binaries.find_toxiproxy, build=True)] * 8)
+    assert {*found} == {binaries.toxiproxy_cache() / "toxiproxy-server"}
+    assert (binaries.toxiproxy_cache() / "builds").read_text() == "built\n"
 
 
 def test_a_go_that_hangs_is_given_up(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
