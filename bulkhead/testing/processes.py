@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -26,8 +28,9 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 LAUNCHER = Path(__file__).with_name("launch.py")
-# A machine's own servers live there; a private one must never be mistaken for them.
-RESERVED = frozenset({5432, 6379, 8474})
+# Below what Linux and macOS give to connections by themselves, so that nothing takes the port of a server that is dead
+# for a while; above the servers of a machine, for which a private one must never be taken.
+PORTS = range(20_000, 32_768)
 # Somebody may take the port between our look and the server's bind.
 TRIES = 3
 POLL_SECONDS = 0.01
@@ -40,12 +43,17 @@ class ServerUnavailable(RuntimeError):
 
 def free_port() -> int:
     """A loopback port that nobody listens on now."""
-    while True:
+    for _ in range(len(PORTS)):
+        port = secrets.choice(PORTS)  # not by `random`, which tests seed, two runs at a time alike
         with socket.socket() as probe:
-            probe.bind((HOST, 0))
-            port = int(probe.getsockname()[1])
-        if port not in RESERVED:
-            return port
+            try:
+                probe.bind((HOST, port))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+            else:
+                return port
+    raise ServerUnavailable(f"no free port among {PORTS.start} to {PORTS.stop - 1} on {HOST}")
 
 
 def children(pid: int) -> list[int]:

@@ -17,8 +17,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from bulkhead.testing import HttpServer, PostgresServer, RedisServer, ServerUnavailable, binaries
-from bulkhead.testing.processes import RESERVED, children, free_port, state
+from bulkhead.testing import HttpServer, PostgresServer, RedisServer, ServerUnavailable, binaries, processes
+from bulkhead.testing.processes import PORTS, children, free_port, state
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +56,7 @@ def test_a_server_answers_as_soon_as_it_is_started_and_is_gone_after_the_block(s
         folder, process = server.folder, server.pid
         assert talk(server)
         assert server.alive
-        assert server.port not in RESERVED
+        assert server.port in PORTS
         assert server.version[0].isdigit() or server.version.startswith("Python 3.")
         assert os.access(server.binary, os.X_OK)
     assert not server.alive
@@ -265,5 +265,21 @@ def test_the_servers_in_wheels_are_real_ones(
         assert talk(server)
 
 
-def test_free_ports_are_never_the_well_known_ones() -> None:
-    assert RESERVED.isdisjoint(free_port() for _ in range(200))
+def test_free_ports_are_those_that_no_connection_takes_by_itself() -> None:
+    taken = free_port()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", taken))
+        ports = [free_port() for _ in range(200)]
+    assert {*ports} <= {*PORTS} - {taken}
+    ephemeral = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    if ephemeral.exists() and (lowest := int(ephemeral.read_text().split()[0])) >= 32_768:
+        assert max(ports) < lowest
+
+
+def test_no_free_port_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        taken = listener.getsockname()[1]
+        monkeypatch.setattr(processes, "PORTS", range(taken, taken + 1))
+        with pytest.raises(ServerUnavailable, match=f"no free port among {taken} to {taken}"):
+            free_port()
