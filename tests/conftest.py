@@ -8,6 +8,7 @@ program and version was used.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -109,8 +110,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         try:
             ToxiproxyServer(build=False)
         except ServerUnavailable:
-            tell = session.config.get_terminal_writer().line
-            tell("looking for Toxiproxy; building it with Go takes about half a minute, once ...")
+            if shutil.which("go"):
+                tell = session.config.get_terminal_writer().line
+                tell("building Toxiproxy with Go: about half a minute, once ...")
             ToxiproxyServer(build=True)
 
 

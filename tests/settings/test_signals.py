@@ -270,10 +270,11 @@ def set_it():
         settings.reload_on_sighup()
     except ValueError as error:
         print(error)
+before = signal.getsignal(signal.SIGHUP)  # under nohup it is ignored
 thread = threading.Thread(target=set_it)
 thread.start()
 thread.join()
-print(signal.getsignal(signal.SIGHUP) == signal.SIG_DFL)
+print(signal.getsignal(signal.SIGHUP) == before)
 """) == ["reload_on_sighup() must be called in the main thread: Python sets handlers there only", "True"]
 
 
