@@ -46,8 +46,8 @@ class Finding(NamedTuple):
 
 
 def report(application: str | None = None) -> tuple[str, bool]:
-    """The report, and whether all is well. `application`: a module to import first, as gunicorn would."""
-    findings = list(_findings(application))
+    """The report, and whether all is well. `application`: a module to import first, also as gunicorn's "shop:app"."""
+    findings = list(_findings(None if application is None else application.partition(":")[0]))
     wrong = sum(one.wrong for one in findings)
     findings.append(Finding("all is well" if not wrong else f"lines above that need doing something: {wrong}"))
     return "\n".join(("!! " if one.wrong else "   ") + one.text for one in findings), not wrong
@@ -81,6 +81,11 @@ def _findings(application: str | None) -> Iterator[Finding]:
 
 def _begin(application: str) -> Finding:
     """Import the application."""
+    if not _is_name(application):
+        return Finding(
+            f"{application!r} is not the name of a module; give it as `import` has it: shop.wsgi, not shop/wsgi.py",
+            wrong=True,
+        )
     try:
         importlib.import_module(application)
     except BaseException as error:
@@ -90,8 +95,14 @@ def _begin(application: str) -> Finding:
     return Finding(f"{application} is imported")
 
 
+def _is_name(application: str) -> bool:
+    return all(part.isidentifier() for part in application.split(".")) and not application.endswith(".py")
+
+
 def _was_found(application: str) -> bool:
     """Whether there is such a module (or its package), even if it cannot be imported."""
+    if not _is_name(application):
+        return False
     package = application.partition(".")[0]
     return package in sys.modules or importlib.util.find_spec(package) is not None
 

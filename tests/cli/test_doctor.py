@@ -92,6 +92,23 @@ def test_a_module_that_does_not_exist_is_the_only_complaint(command: Command) ->
     assert done.returncode == 1
 
 
+def test_a_module_may_be_named_as_for_gunicorn_and_uvicorn(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text("import bulkhead\nbulkhead.install()\napp = None\n", encoding="utf-8")
+    done = command("doctor", "shop:app")
+    assert (done.returncode, wrong_lines(done)) == (0, [])
+
+
+@pytest.mark.parametrize("file", ["shop.py", "./shop.py", "web/shop.py", ""])
+def test_a_file_in_place_of_a_module_is_told_and_not_imported(command: Command, tmp_path: Path, file: str) -> None:
+    (tmp_path / "shop.py").write_text("print('imported')\n", encoding="utf-8")
+    done = command("doctor", file)
+    (wrong,) = wrong_lines(done)
+    assert f"{file!r} is not the name of a module" in wrong
+    assert "imported\n" not in done.stdout
+    assert "adapters: " in done.stdout
+    assert done.returncode == 1
+
+
 def test_an_application_that_exits_while_it_is_imported_does_not_end_the_report(
     command: Command, tmp_path: Path
 ) -> None:
