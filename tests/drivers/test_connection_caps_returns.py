@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import sqlite3
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
 from drivers.sqlalchemy_engines import refused
+from polling import auntil
 from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool, StaticPool
@@ -215,6 +217,7 @@ def test_a_pool_without_an_engine_has_the_cap(url: str) -> None:
 @pytest.mark.anyio
 @pytest.mark.filterwarnings("ignore:The garbage collector is trying to clean up")
 async def test_a_task_that_is_abandoned_gives_its_connection_back(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
     engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/a.db")
     connections.set_limit(1)
     held = asyncio.Event()
@@ -235,3 +238,4 @@ async def test_a_task_that_is_abandoned_gives_its_connection_back(tmp_path: Path
         async with engine.connect():
             pass
     await engine.dispose()
+    await auntil(lambda: set(threading.enumerate()) <= before)  # aiosqlite's threads still answer to this loop
