@@ -41,14 +41,18 @@ class Round:
         """With so many lines it is time to look for those without jobs."""
 
     def clear_up(self) -> None:
-        """Let go of lines without jobs: on a lane that no worker looks at nothing else does."""
+        """Let go of lines without jobs: on a lane that no worker looks at nothing else does.
+
+        No line is in hand only, at any moment: an interrupted call would cost another tenant its place.
+        """
         lines = self.lines
         for _ in range(len(lines)):
-            line = lines.popleft()
+            line = lines[0]
             if line.first is NOTHING:
                 line.marks |= AWAY << line.place.shifts[self.lane]
+                lines.popleft()
             else:
-                lines.append(line)
+                lines.rotate(-1)
         self.most = max(FEW, 2 * len(lines))
 
 
