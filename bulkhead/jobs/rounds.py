@@ -113,8 +113,10 @@ class Line:
         """A job before all others."""
         if self.first is NOTHING:
             self._enter()
-        elif self.more:
-            self.more.insert(0, self.first)
+        elif more := self.more:
+            if len(more) >= SHORT - 1 and type(more) is list:
+                more = self.more = deque(more)
+            more.insert(0, self.first)
         else:
             self.more = [self.first]
         self.first = job

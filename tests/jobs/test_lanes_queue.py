@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
+from itertools import count
 
 import pytest
 
 from bulkhead.jobs.crew import Crew
 from bulkhead.jobs.lanes import KNOWN, Claim, LaneQueue
-from bulkhead.jobs.rounds import FEW
+from bulkhead.jobs.rounds import FEW, SHORT
 from bulkhead.jobs.slots import Slots
 
 
@@ -155,6 +156,44 @@ def test_jobs_without_a_tenant_have_no_cap() -> None:
         assert queue.push(None, number, cap=1) == (0, 1, 2, 3)
     queue.slots.recap(None, 1)
     assert [claimed(queue, lane).job for lane in range(3)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("most", [SHORT - 1, SHORT, SHORT + 1, 4 * SHORT])
+def test_jobs_stay_in_order_while_a_backlog_grows_and_shrinks_around_the_short_one(most: int) -> None:
+    queue = LaneQueue()
+    jobs: deque[int] = deque()
+    numbers = count()
+    for least in (0, 1, SHORT // 2, most - 1, 0):
+        while len(jobs) < most:
+            jobs.append(next(numbers))
+            queue.push("a", jobs[-1])
+        assert queue.in_line() == [*jobs]
+        while len(jobs) > least:
+            claim = claimed(queue)
+            assert claim.job == jobs[0]
+            if len(jobs) % 3 == 0:  # not run, and then it is
+                queue.give_back(claim)
+                assert (queue.in_line(), queue.waiting("a"), len(queue)) == ([*jobs], len(jobs), len(jobs))
+                claim = claimed(queue)
+            assert claim.job == jobs.popleft()
+            queue.finish(claim)
+    assert queue.claim(0) is None
+    for number in range(most):
+        queue.push("a", number)
+    assert queue.take("a") == [*range(most)]
+
+
+def test_a_long_backlog_is_no_list_however_it_became_long() -> None:
+    """To put a job before a list, or to take its first one, takes as long as the list is."""
+    pushed, given_back = LaneQueue(), LaneQueue()
+    for number in range(SHORT + 1):
+        pushed.push("a", number)
+    claims = [given_back.hold("a", number, 0, 0) for number in range(SHORT + 1)]
+    for claim in reversed(claims):
+        given_back.give_back(claim)
+    for queue in (pushed, given_back):
+        assert type(queue._lines["a"].more) is deque
+        assert [claimed(queue).job for _ in range(SHORT + 1)] == [*range(SHORT + 1)]
 
 
 def test_memory_does_not_grow_with_ids_chosen_by_clients() -> None:
