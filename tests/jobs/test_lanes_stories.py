@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from bulkhead.jobs.crew import Assignment, Crew
 from bulkhead.jobs.lanes import Claim, LaneQueue
+from bulkhead.jobs.rounds import SHORT
 from bulkhead.jobs.slots import Slots
 
 pytestmark = pytest.mark.timeout(400)
@@ -68,6 +69,11 @@ class QueueStory(RuleBasedStateMachine):
         self.caps[tenant] = cap
         self.waiting[queue].setdefault(tenant, []).append(self.number)
         assert lanes == (self.queues[queue].lanes_of(tenant) if self.room(tenant) else ())
+
+    @rule(queue=QUEUES, tenant=TENANTS, cap=CAPS, more=st.integers(SHORT - 2, SHORT + 2))
+    def push_many(self, queue: int, tenant: str | None, cap: int, more: int) -> None:
+        for _ in range(more):
+            self.push(queue, tenant, cap)
 
     @rule(queue=QUEUES, lane=st.integers(0, 4))
     def claim(self, queue: int, lane: int) -> None:
