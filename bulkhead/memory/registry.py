@@ -204,7 +204,7 @@ class MemoryCells:
         self._fold()
         absent = away.get(tenant)
         cell = None if absent is None else absent()
-        if cell is None:
+        if cell is None or cell.dismissed:  # by a handler, since we looked
             cell = MemoryCell(tenant, self.rules)
         inserted = False
         if tenant in table:
@@ -255,7 +255,9 @@ class MemoryCells:
         before = self._away.get(cell.tenant)
         if before is not None and before() not in (None, cell):
             self._dismissed[id(before)] = before
-        self._away[cell.tenant] = self._absent(cell)
+        absent = self._absent(cell)
+        if not cell.dismissed:  # by a handler, since it was chosen to go
+            self._away[cell.tenant] = absent
 
     def _absent(self, cell: MemoryCell) -> Absent:
         absent = Absent(cell, self._dead.append)
@@ -263,23 +265,26 @@ class MemoryCells:
         return absent
 
     def _present_or_away(self, tenant: str) -> MemoryCell | None:
-        cell = self.table.get(tenant)
-        if cell is None:
-            absent = self._away.get(tenant)
-            cell = None if absent is None else absent()
-        return cell
+        table, away = self.table, self._away
+        if tenant in table:
+            return table[tenant]
+        if tenant not in away:
+            return None
+        cell = away[tenant]()  # no call since the look into the table
+        return None if cell is None or cell.dismissed else cell
 
     def _dismiss(self, tenant: str) -> MemoryCell | None:
         self._fold()
         away, cell = self._away.get(tenant), self._present_or_away(tenant)
         if cell is None:
             return None
-        absent = self._absent(cell)
+        absent, table = self._absent(cell), self.table
         self._dismissed[id(absent)] = absent
-        self._take_out(cell)
         if away is not None and tenant in self._away and self._away[tenant] is away:
             del self._away[tenant]
-        cell.dismissed = True
+        if tenant in table and table[tenant] is cell:
+            del table[tenant]
+        cell.dismissed = True  # without a call since it was taken out: it cannot have come back
         return cell
 
     def _let_go(self, goes: Callable[[MemoryCell], bool]) -> int:

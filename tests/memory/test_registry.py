@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
@@ -12,6 +13,9 @@ from stories import Clock
 
 from bulkhead import ConfigurationError
 from bulkhead.memory import MemoryCells
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 
 def made(clock: Clock | None = None, **options: Any) -> MemoryCells:
@@ -212,6 +216,69 @@ def test_evict_is_an_order_also_for_a_cell_that_was_let_go_before() -> None:
     assert cells.get_or_create("a") is not held
     assert cells.total_tracked_bytes == 5
     charge.release()
+
+
+@pytest.mark.parametrize("during", ["it comes back", "it is let go"])
+def test_evict_is_an_order_also_from_a_signal_handler_while(during: str) -> None:
+    def strike(at: int) -> bool:
+        """Evict where the at-th call inside of the other one returns; whether it came to that."""
+        cells, count = made(max_cells=1), 0
+        held = cells.get_or_create("a")
+        if during == "it comes back":
+            cells.get_or_create("b")
+
+        def handler(_: FrameType, event: str, __: object) -> None:
+            nonlocal count
+            count += event.endswith("return")
+            if count == at:
+                sys.setprofile(None)
+                assert cells.evict("a") is held
+
+        sys.setprofile(handler)
+        cells.get_or_create("a" if during == "it comes back" else "b")
+        if sys.getprofile() is None:
+            for call in (cells.find, cells.evict, cells.get_or_create):
+                assert call("a") is not held
+            return True
+        sys.setprofile(None)
+        return False
+
+    assert next(at for at in range(1, 100) if not strike(at)) > 5
+
+
+@pytest.mark.parametrize("where", ["there", "let go"])
+@pytest.mark.parametrize("what", ["get_or_create", "evict_idle_older_than"])
+def test_a_signal_handler_does_not_undo_an_order(where: str, what: str) -> None:
+    def strike(at: int) -> bool:
+        """Do something else where the at-th call inside of evict() returns; whether it came to that."""
+        clock = Clock()
+        cells, count = made(clock, max_cells=1), 0
+        held = cells.get_or_create("a")
+        if where == "let go":
+            cells.get_or_create("b")
+        clock.now += 10
+
+        def handler(_: FrameType, event: str, __: object) -> None:
+            nonlocal count
+            count += event.endswith("return")
+            if count == at:
+                sys.setprofile(None)
+                if what == "get_or_create":
+                    cells.get_or_create("a")
+                else:
+                    cells.evict_idle_older_than(5)
+
+        sys.setprofile(handler)
+        ordered = cells.evict("a")
+        if sys.getprofile() is None:
+            assert ordered is held
+            for call in (cells.find, cells.evict, cells.get_or_create):
+                assert call("a") is not ordered
+            return True
+        sys.setprofile(None)
+        return False
+
+    assert next(at for at in range(1, 100) if not strike(at)) > 5
 
 
 def test_an_evicted_cell_follows_its_quota() -> None:
