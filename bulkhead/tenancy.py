@@ -77,10 +77,13 @@ class Tenancy:
     """What `tenant(id)` returns. May be entered again, nested, and by several threads and tasks at a time.
 
     Invariant: `entered` is the block that this context is inside of: with the tenant it replaced, what is held for it
-    as long as it lasts (a dict, as request.py has one for a request), and the block around it. The tenant changes
-    before `entered` on the way in and after it on the way out, so an exception raised by a signal handler in between is
-    undone here or by the block around. A block that ends in another context (an async generator that the event loop
-    closes) changes nothing there.
+    as long as it lasts, and the block around it. The tenant changes before `entered` on the way in and after it on the
+    way out, so an exception raised by a signal handler in between is undone here or by the block around. A block that
+    ends in another context (an async generator that the event loop closes) changes nothing there.
+
+    What is held is in a dict, as request.py has one for a request, which has the key None until the block ends and is
+    empty from then on: copies of the context (tasks, timers, carried functions) outlive the block and must keep nothing
+    for it. Whoever puts something there looks for the None afterwards, and clears the dict where there is none.
     """
 
     __slots__ = ("tenant",)
@@ -92,7 +95,7 @@ class Tenancy:
         before, around = current.get(), entered.get()
         try:
             current.set(self.tenant)
-            entered.set((self, before, {}, around))
+            entered.set((self, before, {None: None}, around))
         except BaseException:
             entered.set(around)
             current.set(before)
@@ -108,6 +111,7 @@ class Tenancy:
                 entered.set(block[3])
             finally:
                 current.set(block[1])
+            block[2].clear()
         else:
             self._leave_below(block, sys._getframe(1))  # noqa: SLF001 (its documented name)
 
@@ -135,23 +139,25 @@ class Tenancy:
             block = block[3]
         if block is None:
             return
-        _, before, _, around = block
+        _, before, held, around = block
         if not in_generator:
             entered.set(around)
             current.set(before)
+            for over in (block, *above):
+                over[2].clear()
             return
         next_one = above.pop()
         around = next_one[0], before, next_one[2], around
         while above:
-            whose, before, held, _ = above.pop()
-            around = whose, before, held, around
+            around = *above.pop()[:3], around
         entered.set(around)
+        held.clear()
 
     def __repr__(self) -> str:
         return f"<tenant {self.tenant!r}>"
 
 
-Block: TypeAlias = "tuple[Tenancy, str | None, dict[str, Any], Block | None]"
+Block: TypeAlias = "tuple[Tenancy, str | None, dict[str | None, Any], Block | None]"
 entered: ContextVar[Block | None] = ContextVar("bulkhead_tenancies", default=None)
 
 

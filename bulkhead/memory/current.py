@@ -81,8 +81,9 @@ _to_the_end: Final = _table.move_to_end
 def current_memory_cell() -> MemoryCell | None:
     """The current tenant's cell, made if there is none; None outside any tenant, and where cells are switched off.
 
-    A request of a middleware keeps the cell that it first got, to its end, also when that is evicted meanwhile. So does
-    a `with tenant(…)` block (and a job, which runs in one), but that `evict()` orders a fresh cell for its next call.
+    A request of a middleware keeps the cell that it first got, to its end, also when that is evicted or cells are
+    switched off meanwhile. So does a `with tenant(…)` block outside of requests (and a job, which runs in one), except
+    that `evict()` orders a fresh cell for its next call.
     """
     tenant = _tenant()
     if tenant is None:
@@ -123,10 +124,13 @@ def _bind(tenant: str, held: Held) -> MemoryCell | None:
 
 
 def _hold(tenant: str, block: Block) -> MemoryCell | None:
-    """The cell from the registry; this block's from now on, unless the tenant was changed inside of it."""
+    """The cell from the registry; this block's until its end, unless the tenant was changed inside of it."""
     cell = _asked(tenant)
-    if cell is not None and block[0].tenant == tenant:
-        block[2][tenant] = cell
+    whose, _, held, _ = block
+    if cell is not None and whose.tenant == tenant:
+        held[tenant] = cell
+        if None not in held:  # the block has ended, maybe just now: we run in a copy of its context
+            held.clear()
     return cell
 
 

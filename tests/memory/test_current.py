@@ -19,7 +19,7 @@ from bulkhead import request
 from bulkhead.memory import MemoryCell, cells, current_memory_cell
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
 
 @pytest.fixture
@@ -118,6 +118,47 @@ def test_no_block_keeps_a_cell_after_its_end() -> None:
     assert gone() is None
     with block:
         assert mine().tenant == "acme"
+
+
+def test_what_outlives_a_block_does_not_keep_its_cell() -> None:
+    """A copy of its context: of a task, a timer, a connection of a pool. Nor what it asks for after the block's end."""
+    with bulkhead.tenant("acme"):
+        gone = weakref.ref(mine())
+        carried, again = bulkhead.carry(mine), copy_context()
+        with bulkhead.tenant("acme"):
+            inner = copy_context()
+            assert mine() is gone()
+    for context in (again, inner):
+        assert context.run(mine) is carried() is gone()
+    cells.evict("acme")
+    assert gone() is None
+    assert carried().tenant == "acme"
+
+
+def test_a_block_that_ends_below_others_keeps_no_cell() -> None:
+    def rows() -> Generator[int, None, None]:
+        with bulkhead.tenant("rows"):
+            found.append(weakref.ref(mine()))
+            yield 1
+
+    found: list[weakref.ref[MemoryCell]] = []
+    one, two, three = rows(), rows(), rows()
+    next(one)
+    with bulkhead.tenant("acme"):
+        found.append(weakref.ref(mine()))
+        contexts = [copy_context()]
+        assert contexts[0].run(mine) is found[1]()
+        one.close()
+        assert mine() is found[1](), "that block goes on"
+        next(two)
+        next(three)
+        contexts.append(copy_context())
+    for tenant in ("acme", "rows"):
+        cells.evict(tenant)
+    assert [one() for one in found] == [None] * 4
+    assert {context.run(mine).tenant for context in contexts} == {"acme", "rows"}
+    two.close()
+    three.close()
 
 
 def test_outside_of_requests_and_blocks_nothing_is_bound() -> None:
