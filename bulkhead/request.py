@@ -5,6 +5,8 @@ a copy of its context share it. Whoever has something to remember for the reques
 
 None -> something true  the client has gone (a bool, or an object that knows)
 tenant -> its cell      the memory cell that this request got first (bulkhead.memory)
+OVER -> True            it has ended: copies of its context (tasks, timers, connections of a pool) outlive it, and must
+                        keep nothing for it. Whoever adds an entry looks for this afterwards, and takes it out again
 
 A dict and nothing of our own, because every request pays for it: one that stayed empty says nothing, so it need not be
 taken out of the context again. The core reads it; only middlewares set it.
@@ -13,9 +15,10 @@ taken out of the context again. The core reads it; only middlewares set it.
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Final
 
 Held = dict[str | None, Any]
+OVER: Final = ""  # no tenant's id is empty
 
 current: ContextVar[Held | None] = ContextVar("bulkhead_request", default=None)
 
@@ -27,3 +30,11 @@ def client_gone() -> bool:
     """
     held = current.get()
     return held is not None and bool(held.get(None))
+
+
+def end(held: Held) -> None:
+    """The request is over: nothing is held for it any more. Whether its client had gone can still be asked."""
+    held[OVER] = True
+    for key in tuple(held):
+        if key:
+            held.pop(key, None)

@@ -82,7 +82,7 @@ class LaneQueue:
 
     def __len__(self) -> int:
         """Waiting jobs."""
-        return self._length
+        return max(self._length, 0)  # a `push` that was interrupted may have missed its job
 
     @property
     def tenants(self) -> int:

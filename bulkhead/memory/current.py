@@ -15,6 +15,7 @@ from bulkhead.counting import GIL
 from bulkhead.measures import Measure, Number
 from bulkhead.memory.registry import MemoryCells
 from bulkhead.memory.rules import KIND, Rules, checked
+from bulkhead.request import OVER
 
 if TYPE_CHECKING:
     from typing import Any, Unpack
@@ -115,11 +116,13 @@ def current_memory_cell() -> MemoryCell | None:
 
 
 def _bind(tenant: str, held: Held) -> MemoryCell | None:
-    """The cell from the registry; this request's from now on, whichever of its threads was first."""
+    """The cell from the registry; this request's until its end, whichever of its threads was first."""
     cell = _asked(tenant)
     if cell is None or len(held) >= MOST_BOUND:
         return cell
     bound: MemoryCell = held.setdefault(tenant, cell)
+    if OVER in held:
+        held.pop(tenant, None)
     return bound
 
 

@@ -118,6 +118,7 @@ class TenancyMiddleware:
                 _give_back(body)
             current.set(before)
             of_request.set(held_before)
+            request.end(held)
 
 
 async def _receiving(receive: Receive, held: Held) -> Message:

@@ -73,6 +73,7 @@ async def websocket(app: App, plan: Plan, scope: Scope, receive: Receive, send: 
         _end(handshake, whole)
         tenancy.current.set(before)
         request.current.set(held_before)
+        request.end(held)
 
 
 def _end(*sessions: Session | None) -> None:

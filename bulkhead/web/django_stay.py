@@ -57,6 +57,8 @@ class Stay:
             response.close = _Close(self, response)
             if sender is not None:
                 sender.add_done_callback(partial(self._over, None if parts is None else weakref.ref(parts)))
+        else:
+            self.steps.end()
         return response
 
     def _over(self, parts: weakref.ref[_Parts] | None, _: object) -> None:
@@ -71,6 +73,7 @@ class Stay:
         self._visit.end(error)
         if self.upload is not None:
             self.upload.end()
+        self.steps.end()
 
 
 class _Close:

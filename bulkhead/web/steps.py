@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from bulkhead import tenancy
+from bulkhead import request, tenancy
 from bulkhead.request import current as of_request
 
 if TYPE_CHECKING:
@@ -42,3 +42,7 @@ class Steps(tenancy.Steps):
             return await super().arun(awaitable)
         finally:
             of_request.set(before)
+
+    def end(self) -> None:
+        """The request is over."""
+        request.end(self.held)

@@ -151,6 +151,7 @@ class Exchange:
         self.visit.end(error)
         if self.upload is not None:
             self.upload.end()
+        self._steps.end()
 
     def _is_a_file(self, body: Any) -> bool:
         """Is it a real file that the server may send without reading it here? Then only its `close` is ours."""

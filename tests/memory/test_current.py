@@ -170,6 +170,20 @@ def test_outside_of_requests_and_blocks_nothing_is_bound() -> None:
     bulkhead.reset_tenant(token)
 
 
+def test_after_its_end_a_request_keeps_nothing_but_that_its_client_had_gone(held: request.Held) -> None:
+    with bulkhead.tenant("acme"):
+        gone = weakref.ref(mine())
+        held[None] = True
+        request.end(held)
+        cells.evict("acme")
+        assert gone() is None
+        again = weakref.ref(mine())
+        assert again() is mine() is cells.find("acme")
+        cells.evict("acme")
+        assert again() is None
+        assert request.client_gone()
+
+
 def test_threads_and_tasks_of_a_request_share_its_cell(held: request.Held) -> None:
     async def tasks() -> list[MemoryCell]:
         first = await asyncio.create_task(asyncio.to_thread(mine))

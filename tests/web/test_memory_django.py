@@ -23,6 +23,8 @@ QUOTA = 1_000_000
 DJANGO = """
 from gates import *
 import bulkhead
+from contextvars import copy_context
+from bulkhead import request as belongings
 from bulkhead.memory import cells, current_memory_cell
 import django
 from django.conf import settings
@@ -92,8 +94,16 @@ def waits(request):
     wait(request.GET["gate"])
     return HttpResponse("waited")
 
+contexts = []  # as tasks, timers and pools have them
+
+def plain(request):
+    current_memory_cell()
+    contexts.append(copy_context())
+    return HttpResponse("plain")
+
 def steps(request):
     first = current_memory_cell()
+    contexts.append(copy_context())
     def parts():
         for _ in range(3):
             cells.evict(first.tenant)
@@ -102,6 +112,7 @@ def steps(request):
 
 async def asteps(request):
     first = current_memory_cell()
+    contexts.append(copy_context())
     inside = await asyncio.to_thread(current_memory_cell)
     async def parts():
         yield f"{inside is first} "
@@ -115,10 +126,12 @@ def over(request):
 
 def tell(request):
     found = state()
+    found["held"] = [key for one in contexts for key in one.run(belongings.current.get) if key]
+    found["contexts"] = len(contexts)
     found["cells"] = {cell.tenant: [cell.tracked_bytes, cell.peak_bytes] for cell in cells}
     return JsonResponse(found)
 
-urlpatterns = [path(view.__name__, view) for view in (body, form, file, lines, abody, caught, streamed, keep, waits, steps, asteps, over)]
+urlpatterns = [path(view.__name__, view) for view in (body, form, file, lines, abody, caught, streamed, keep, waits, plain, steps, asteps, over)]
 urlpatterns.append(path("state", tell))
 application = ASGIHandler() if CONFIG["asynchronous"] else WSGIHandler()
 """
@@ -211,6 +224,9 @@ def test_a_request_keeps_its_cell_over_the_steps_of_its_body(server: Application
     view = "/asteps" if server.kind == "uvicorn" else "/steps"
     with client(server, eventually) as web:
         assert [web.get(view).text for _ in range(2)] == ["True True True "] * 2
+        assert web.get("/plain").text == "plain"
+        assert server.state()["contexts"] == 3
+        web.until(lambda: not server.state()["held"])
 
 
 def test_a_view_over_the_quota_is_a_503(server: Application, eventually: Eventually) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -70,6 +71,45 @@ async def test_a_request_keeps_the_cell_that_it_first_got_everywhere_in_it(aeven
     assert first[0] is not None
     assert first[1] is not first[0]
     assert current_memory_cell() is None
+
+
+async def test_what_outlives_a_request_does_not_keep_its_cell(aeventually: AsyncEventually) -> None:
+    """As timers, and connections that a request opened in a pool: each has a copy of its context."""
+    app = FastAPI()
+    app.add_middleware(TenancyMiddleware, source="header")
+    seen: list[weakref.ref[MemoryCell]] = []
+    left: list[Any] = []
+
+    def look() -> None:
+        cell = current_memory_cell()
+        assert cell is not None
+        seen.append(weakref.ref(cell))
+
+    async def goes_on(ask: asyncio.Event) -> None:
+        await ask.wait()
+        look()
+        await asyncio.Event().wait()
+
+    @app.get("/")
+    async def begin() -> None:
+        look()
+        ask, loop = asyncio.Event(), asyncio.get_running_loop()
+        left.extend((loop, ask, asyncio.create_task(goes_on(ask)), loop.call_later(3600, look)))
+
+    with serving(app) as server:
+        async with client(server) as web:
+            assert (await web.get("/", headers=of("acme"))).status_code == 200
+        await aeventually(lambda: cells.evict("acme") is None and seen[0]() is None)
+        loop, ask, task, timer = left
+        loop.call_soon_threadsafe(ask.set)
+        await aeventually(lambda: len(seen) == 2)
+        assert seen[1]() is cells.find("acme"), "the tenant's"
+        await aeventually(lambda: cells.evict("acme") is None and seen[1]() is None)
+        assert not task.done()
+        assert not timer.cancelled()
+        loop.call_soon_threadsafe(timer.cancel)
+        loop.call_soon_threadsafe(task.cancel)
+    left.clear()
 
 
 async def test_what_a_request_left_in_the_cell_is_there_for_the_next() -> None:

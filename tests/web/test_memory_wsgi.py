@@ -19,12 +19,18 @@ QUOTA = 1_000_000
 
 CELLS = """
 from gates import *
+from contextvars import copy_context
+from bulkhead import request
 from bulkhead.memory import cells, current_memory_cell
 cells.configure(quota_bytes=CONFIG["quota"], charge_bodies=True)
 HEAD = [("Content-Type", "text/plain")]
 
+contexts = []  # as tasks, timers and pools have them
+
 def tell():
     found = state()
+    found["contexts"] = len(contexts)
+    found["held"] = [key for one in contexts for key in one.run(request.current.get) if key]
     found["cells"] = {cell.tenant: [cell.tracked_bytes, cell.peak_bytes] for cell in cells}
     return found
 """
@@ -94,6 +100,7 @@ def generator(environ, start_response):
 def steps(environ, start_response):
     start_response("200 OK", HEAD)
     first = current_memory_cell()
+    contexts.append(copy_context())
     for number in range(3):
         cells.evict(first.tenant)
         yield f"{current_memory_cell() is first} ".encode()
@@ -146,6 +153,7 @@ def build(**options):
     @app.get("/steps")
     def steps():
         first = current_memory_cell()
+        contexts.append(copy_context())
         def parts():
             for _ in range(3):
                 cells.evict(first.tenant)
@@ -169,6 +177,13 @@ application.wsgi_app = DispatcherMiddleware(application.wsgi_app, {
 })
 """
 )
+
+
+def nothing_is_held(server: Application) -> bool:
+    """For requests that are over, by copies of their contexts, of which there are two."""
+    found = server.state()
+    assert found["contexts"] == 2
+    return not found["held"]
 
 
 @pytest.fixture(scope="module", params=["gthread", "sync"])
@@ -264,6 +279,7 @@ def test_an_upload_that_the_client_breaks_off_gives_every_byte_back(
 def test_a_request_keeps_its_cell_over_the_steps_of_its_body(server: Application, eventually: Eventually) -> None:
     with client(server, eventually) as web:
         assert [web.get("/steps").text for _ in range(2)] == ["True True True "] * 2
+        web.until(lambda: nothing_is_held(server))
 
 
 def test_a_connection_after_a_refusal_is_a_new_one_and_works(server: Application, eventually: Eventually) -> None:
