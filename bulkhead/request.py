@@ -35,6 +35,7 @@ def client_gone() -> bool:
 def end(held: Held) -> None:
     """The request is over: nothing is held for it any more. Whether its client had gone can still be asked."""
     held[OVER] = True
-    for key in tuple(held):
-        if key:
-            held.pop(key, None)
+    if len(held) > 1:
+        for key in tuple(held):
+            if key:
+                held.pop(key, None)
