@@ -8,6 +8,8 @@ tenant -> its cell      the memory cell that this request got first (bulkhead.me
 OVER -> True            it has ended: copies of its context (tasks, timers, connections of a pool) outlive it, and must
                         keep nothing for it. Whoever adds an entry looks for this afterwards, and takes it out again
 
+A `with tenant(…)` block has such a dict of its own (tenancy.py), for its cell; it ends in the same way.
+
 A dict and nothing of our own, because every request pays for it: one that stayed empty says nothing, so it need not be
 taken out of the context again. The core reads it; only middlewares set it.
 """
@@ -33,7 +35,7 @@ def client_gone() -> bool:
 
 
 def end(held: Held) -> None:
-    """The request is over: nothing is held for it any more. Whether its client had gone can still be asked."""
+    """It is over: nothing is held for it any more. Whether a request's client had gone can still be asked."""
     held[OVER] = True
     if len(held) > 1:
         for key in tuple(held):

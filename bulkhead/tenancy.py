@@ -18,6 +18,7 @@ from uuid import UUID
 
 from bulkhead.carrying import wrapped
 from bulkhead.errors import ConfigurationError
+from bulkhead.request import Held, end
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -81,9 +82,7 @@ class Tenancy:
     way out, so an exception raised by a signal handler in between is undone here or by the block around. A block that
     ends in another context (an async generator that the event loop closes) changes nothing there.
 
-    What is held is in a dict, as request.py has one for a request, which has the key None until the block ends and is
-    empty from then on: copies of the context (tasks, timers, carried functions) outlive the block and must keep nothing
-    for it. Whoever puts something there looks for the None afterwards, and clears the dict where there is none.
+    What is held is in a dict as a request has one, and ends as that does: see request.py.
     """
 
     __slots__ = ("tenant",)
@@ -95,7 +94,7 @@ class Tenancy:
         before, around = current.get(), entered.get()
         try:
             current.set(self.tenant)
-            entered.set((self, before, {None: None}, around))
+            entered.set((self, before, {}, around))
         except BaseException:
             entered.set(around)
             current.set(before)
@@ -111,7 +110,7 @@ class Tenancy:
                 entered.set(block[3])
             finally:
                 current.set(block[1])
-            block[2].clear()
+            end(block[2])
         else:
             self._leave_below(block, sys._getframe(1))  # noqa: SLF001 (its documented name)
 
@@ -144,20 +143,20 @@ class Tenancy:
             entered.set(around)
             current.set(before)
             for over in (block, *above):
-                over[2].clear()
+                end(over[2])
             return
         next_one = above.pop()
         around = next_one[0], before, next_one[2], around
         while above:
             around = *above.pop()[:3], around
         entered.set(around)
-        held.clear()
+        end(held)
 
     def __repr__(self) -> str:
         return f"<tenant {self.tenant!r}>"
 
 
-Block: TypeAlias = "tuple[Tenancy, str | None, dict[str | None, Any], Block | None]"
+Block: TypeAlias = "tuple[Tenancy, str | None, Held, Block | None]"
 entered: ContextVar[Block | None] = ContextVar("bulkhead_tenancies", default=None)
 
 

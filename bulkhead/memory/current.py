@@ -132,8 +132,8 @@ def _hold(tenant: str, block: Block) -> MemoryCell | None:
     whose, _, held, _ = block
     if cell is not None and whose.tenant == tenant:
         held[tenant] = cell
-        if None not in held:  # the block has ended, maybe just now: we run in a copy of its context
-            held.clear()
+        if OVER in held:
+            held.pop(tenant, None)
     return cell
 
 

@@ -42,7 +42,7 @@ class ServerUnavailable(RuntimeError):
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on now."""
+    """A loopback port, 20,000 to 32,767, that nobody listens on now. `ServerUnavailable` if there is none."""
     for _ in range(len(PORTS)):
         port = secrets.choice(PORTS)  # not by `random`, which tests seed, two runs at a time alike
         with socket.socket() as probe:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 import pytest
@@ -15,7 +16,10 @@ from bulkhead import ConfigurationError
 from bulkhead.memory import MemoryCells
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType
+
+T = TypeVar("T")
 
 
 def made(clock: Clock | None = None, **options: Any) -> MemoryCells:
@@ -218,30 +222,41 @@ def test_evict_is_an_order_also_for_a_cell_that_was_let_go_before() -> None:
     charge.release()
 
 
+def struck_at(at: int, handler: Callable[[], object], call: Callable[[], T]) -> tuple[T, bool]:
+    """What call() returned, with handler() called where the at-th call inside of it returns; whether it came to that."""
+    count = 0
+
+    def profile(_: FrameType, event: str, __: object) -> None:
+        nonlocal count
+        count += event.endswith("return")
+        if count == at:
+            sys.setprofile(None)
+            handler()
+
+    sys.setprofile(profile)
+    result = call()
+    struck = sys.getprofile() is None
+    sys.setprofile(None)
+    return result, struck
+
+
 @pytest.mark.parametrize("during", ["it comes back", "it is let go"])
 def test_evict_is_an_order_also_from_a_signal_handler_while(during: str) -> None:
     def strike(at: int) -> bool:
         """Evict where the at-th call inside of the other one returns; whether it came to that."""
-        cells, count = made(max_cells=1), 0
+        cells = made(max_cells=1)
         held = cells.get_or_create("a")
         if during == "it comes back":
             cells.get_or_create("b")
 
-        def handler(_: FrameType, event: str, __: object) -> None:
-            nonlocal count
-            count += event.endswith("return")
-            if count == at:
-                sys.setprofile(None)
-                assert cells.evict("a") is held
+        def order() -> None:
+            assert cells.evict("a") is held
 
-        sys.setprofile(handler)
-        cells.get_or_create("a" if during == "it comes back" else "b")
-        if sys.getprofile() is None:
+        _, struck = struck_at(at, order, partial(cells.get_or_create, "a" if during == "it comes back" else "b"))
+        if struck:
             for call in (cells.find, cells.evict, cells.get_or_create):
                 assert call("a") is not held
-            return True
-        sys.setprofile(None)
-        return False
+        return struck
 
     assert next(at for at in range(1, 100) if not strike(at)) > 5
 
@@ -252,31 +267,19 @@ def test_a_signal_handler_does_not_undo_an_order(where: str, what: str) -> None:
     def strike(at: int) -> bool:
         """Do something else where the at-th call inside of evict() returns; whether it came to that."""
         clock = Clock()
-        cells, count = made(clock, max_cells=1), 0
+        cells = made(clock, max_cells=1)
         held = cells.get_or_create("a")
         if where == "let go":
             cells.get_or_create("b")
         clock.now += 10
-
-        def handler(_: FrameType, event: str, __: object) -> None:
-            nonlocal count
-            count += event.endswith("return")
-            if count == at:
-                sys.setprofile(None)
-                if what == "get_or_create":
-                    cells.get_or_create("a")
-                else:
-                    cells.evict_idle_older_than(5)
-
-        sys.setprofile(handler)
-        ordered = cells.evict("a")
-        if sys.getprofile() is None:
+        ask = partial(cells.get_or_create, "a")
+        other = ask if what == "get_or_create" else partial(cells.evict_idle_older_than, 5)
+        ordered, struck = struck_at(at, other, partial(cells.evict, "a"))
+        if struck:
             assert ordered is held
             for call in (cells.find, cells.evict, cells.get_or_create):
                 assert call("a") is not ordered
-            return True
-        sys.setprofile(None)
-        return False
+        return struck
 
     assert next(at for at in range(1, 100) if not strike(at)) > 5
 

@@ -124,11 +124,12 @@ def test_one_object_serves_many_threads_at_a_time() -> None:
     assert wrong == []
 
 
-def test_a_generator_that_ends_inside_a_later_block_does_not_touch_that_block() -> None:
-    def rows() -> Generator[int, None, None]:
-        with tenant("generator"):
-            yield 1
+def rows() -> Generator[int, None, None]:
+    with tenant("generator"):
+        yield 1
 
+
+def test_a_generator_that_ends_inside_a_later_block_does_not_touch_that_block() -> None:
     one = rows()
     next(one)
     with tenant("later"):
@@ -138,10 +139,6 @@ def test_a_generator_that_ends_inside_a_later_block_does_not_touch_that_block() 
 
 
 def test_a_generator_that_ends_inside_two_later_blocks_does_not_touch_those() -> None:
-    def rows() -> Generator[int, None, None]:
-        with tenant("generator"):
-            yield 1
-
     with tenant("acme"):
         one = rows()
         next(one)
@@ -155,10 +152,6 @@ def test_a_generator_that_ends_inside_two_later_blocks_does_not_touch_those() ->
 
 
 def test_a_generator_that_outlives_the_block_around_does_not_keep_its_tenant_set() -> None:
-    def rows() -> Generator[int, None, None]:
-        with tenant("generator"):
-            yield 1
-
     with tenant("acme"):
         one = rows()
         next(one)
